@@ -1,0 +1,1 @@
+//! PID 1 of the guest: processes, files, warm interpreters, identity.

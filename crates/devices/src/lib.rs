@@ -1,0 +1,1 @@
+//! The virtio core and one folder per device.

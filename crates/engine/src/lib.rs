@@ -1,0 +1,1 @@
+//! The product: sandbox life, fork policy, snapshots. No HTTP, no CLI.

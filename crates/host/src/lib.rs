@@ -1,0 +1,1 @@
+//! What a sandbox needs from Linux: cgroup, process handle.

@@ -1,0 +1,1 @@
+//! The only crate that speaks KVM: VM, vCPU, exits, saved CPU state.

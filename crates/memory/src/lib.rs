@@ -1,0 +1,1 @@
+//! Guest RAM: layout, layers mapped copy-on-write, which pages changed.

@@ -1,0 +1,247 @@
+//! What engine and monitor say to each other.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the control protocol; engines speak to monitors of every released version.
+pub type ControlVersion = u32;
+
+/// What a passed descriptor is for. `Request` messages list roles in the order of their descriptors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FdRole {
+    /// Kernel image (bzImage or ELF), read only.
+    Kernel,
+    /// Init ramdisk, read only.
+    Initrd,
+    /// Saved machine state, read only.
+    State,
+    /// The lowest memory layer: a sparse file whose offsets are guest-physical addresses.
+    MemoryBase,
+    /// The merged upper file of a view, same addressing.
+    MemoryUpper,
+    /// Extent table of the upper file.
+    MemoryUpperExtents,
+    /// A part of disk number `disk` (0 is the root disk).
+    Disk {
+        /// Index of the disk, in the order the guest sees them.
+        disk: u8,
+        /// Which file of it.
+        part: DiskPart,
+    },
+    /// Listening Unix socket for connections into the guest (`CONNECT port`).
+    VsockListener,
+    /// Where the serial console is logged.
+    Console,
+    /// A tap device that already has its name and address.
+    Tap,
+    /// The directory /proc, opened `O_PATH`, so that pagemap can be reached from an empty root.
+    ProcDir,
+    /// Where the monitor writes how it ended.
+    LastWords,
+    /// Output: machine state.
+    StateOut,
+    /// Output: memory layer.
+    MemoryOut,
+    /// Output: extent table of the memory layer.
+    MemoryExtentsOut,
+    /// Output: extent table of the frozen top of disk number `disk`.
+    DiskExtentsOut {
+        /// Index of the disk.
+        disk: u8,
+    },
+    /// The empty top that replaces the frozen one where the source runs on.
+    DiskTopNew {
+        /// Index of the disk.
+        disk: u8,
+    },
+}
+
+/// The files that make up one disk, from below.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DiskPart {
+    /// The image: a plain raw file, read only, shared by all.
+    Base,
+    /// Data of frozen layer `n`, counted from the base.
+    Layer(u16),
+    /// Extent table of frozen layer `n`.
+    Extents(u16),
+    /// The private, writable, initially empty top.
+    Top,
+}
+
+/// Which processor features a guest is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CpuModel {
+    /// Everything the host offers; such a snapshot stays with this kind of processor.
+    Host,
+    /// The x86-64-v2 level (SSE4.2, POPCNT, CMPXCHG16B).
+    #[serde(rename = "x86-64-v2")]
+    V2,
+    /// The x86-64-v3 level (AVX2, BMI, FMA), or v2 where the host lacks it.
+    #[default]
+    #[serde(rename = "x86-64-v3")]
+    V3,
+}
+
+/// Build a machine and start it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Boot {
+    /// 1 to 8.
+    pub vcpus: u8,
+    /// 128 to 16384.
+    pub memory_mib: u32,
+    /// Kernel command line, without the device arguments that the monitor adds.
+    pub cmdline: String,
+    /// Feature level.
+    pub cpu: CpuModel,
+    /// What each passed descriptor is.
+    pub roles: Vec<FdRole>,
+}
+
+/// Build a machine from saved state. Everything else is in the state file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restore {
+    /// What each passed descriptor is.
+    pub roles: Vec<FdRole>,
+    /// Run the vCPUs at once; otherwise the machine stays paused.
+    pub run: bool,
+    /// New VM generation id: 16 bytes that no other restore was given.
+    pub generation: [u8; 16],
+}
+
+/// Write the machine out. It must be running or paused; it is paused meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// What each passed descriptor is.
+    pub roles: Vec<FdRole>,
+    /// Run on afterwards (then every disk needs a `DiskTopNew`).
+    pub resume: bool,
+}
+
+/// What the engine can ask.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// Who are you? Answered in every phase.
+    Status,
+    /// Legal once, first.
+    Boot(Boot),
+    /// Legal once, first.
+    Restore(Restore),
+    /// Stop the vCPUs and devices.
+    Pause,
+    /// Run on.
+    Resume,
+    /// Write state, memory and disks out.
+    Snapshot(Snapshot),
+    /// End the process. Always succeeds.
+    Stop,
+}
+
+/// The phases of a monitor's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// No machine yet.
+    Waiting,
+    /// vCPUs run.
+    Running,
+    /// vCPUs stand still.
+    Paused,
+    /// The guest ended; see [`Exit`].
+    Ended,
+}
+
+/// How a guest ended; also the content of the last-words file (as JSON).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum Exit {
+    /// The guest rebooted or powered off.
+    Shutdown,
+    /// A vCPU could not go on (triple fault, KVM internal error, ...).
+    Fault {
+        /// What KVM reported.
+        detail: String,
+    },
+    /// The engine asked for it.
+    Stopped,
+}
+
+/// Answer to [`Request::Status`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Control protocol version the monitor speaks.
+    pub version: ControlVersion,
+    /// Version of the program.
+    pub program: String,
+    /// Where it is in its life.
+    pub phase: Phase,
+    /// Set when the phase is `Ended`.
+    pub exit: Option<Exit>,
+    /// Guest pages (4 KiB) this machine changed against its template; all present ones for a parent.
+    pub changed_pages: u64,
+    /// Console bytes that were dropped because the log is full.
+    pub console_dropped: u64,
+    /// Requests of the guest that a device refused as malformed.
+    pub device_errors: u64,
+}
+
+/// What a written layer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LayerStats {
+    /// Entries of the extent table.
+    pub extents: u64,
+    /// Bytes of data (a multiple of 4096).
+    pub bytes: u64,
+}
+
+/// Answer to [`Request::Snapshot`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshotted {
+    /// From asking the vCPUs to stop until they run again (or until all is written).
+    pub pause_us: u64,
+    /// The memory layer.
+    pub memory: LayerStats,
+    /// The frozen top of each disk.
+    pub disks: Vec<LayerStats>,
+}
+
+/// Why a request was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalClass {
+    /// The request does not fit the phase or is malformed.
+    Caller,
+    /// The host cannot give the guest what it was shown.
+    HostUnfit,
+    /// The state or a layer is damaged or of another format.
+    Corrupt,
+    /// The host has no room (memory, disk, descriptors).
+    Exhausted,
+    /// Anything else.
+    Internal,
+}
+
+/// A refused request; the machine is as it was before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// For the machine.
+    pub class: RefusalClass,
+    /// For the person: what happened, to what, what to do.
+    pub message: String,
+}
+
+/// What the monitor answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Done.
+    Done {
+        /// How long it took inside the monitor.
+        micros: u64,
+    },
+    /// To `Status`.
+    Status(Status),
+    /// To `Snapshot`.
+    Snapshotted(Snapshotted),
+    /// Not done.
+    Refused(Refusal),
+}

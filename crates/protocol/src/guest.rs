@@ -1,0 +1,182 @@
+//! Host to agent: HTTP/1.1 on vsock.
+//!
+//! Two families of routes on [`AGENT_PORT`]: the sandbox API of E2B (`/process.Process/*`,
+//! `/filesystem.Filesystem/*`, `/files`, `/health`), and forkd's own verbs below, all `POST` with a JSON body
+//! and a JSON answer. A refused verb answers a 4xx or 5xx status with a [`GuestRefusal`].
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the guest protocol; controllers speak to agents of every released version.
+pub const GUEST_VERSION: u32 = 1;
+/// vsock port of the agent.
+pub const AGENT_PORT: u32 = 49983;
+/// The guest's vsock context id; the same in every guest, since each has a vsock device of its own.
+pub const GUEST_CID: u64 = 3;
+
+/// `GET`: [`Health`].
+pub const PATH_HEALTH: &str = "/forkd/v1/health";
+/// `POST` [`Warm`]: [`Evaluated`]. Starts the warm interpreter where it does not run yet.
+pub const PATH_WARM: &str = "/forkd/v1/warm";
+/// `POST` [`Eval`]: [`Evaluated`].
+pub const PATH_EVAL: &str = "/forkd/v1/eval";
+/// `POST` [`Exec`]: [`Executed`].
+pub const PATH_EXEC: &str = "/forkd/v1/exec";
+/// `POST` (empty object): [`Frozen`].
+pub const PATH_FREEZE: &str = "/forkd/v1/freeze";
+/// `POST` (empty object): empty object.
+pub const PATH_THAW: &str = "/forkd/v1/thaw";
+/// `POST` [`Identity`]: [`Identified`].
+pub const PATH_IDENTITY: &str = "/forkd/v1/identity";
+
+/// The agent is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// [`GUEST_VERSION`] of the agent.
+    pub protocol: u32,
+    /// Version of the agent program.
+    pub agent: String,
+    /// The identity last given; empty in a parent.
+    pub identity: String,
+    /// Whether a warm interpreter runs.
+    pub warm: bool,
+    /// Version of numpy in the warm interpreter, where it is loaded.
+    pub numpy_version: Option<String>,
+    /// Whether the workload is frozen.
+    pub frozen: bool,
+}
+
+/// Run warm-up code in the interpreter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warm {
+    /// Statements.
+    pub code: String,
+    /// Give up after this long.
+    pub timeout_ms: u64,
+}
+
+/// Evaluate in the warm interpreter (started on first use where the snapshot has none).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Eval {
+    /// An expression, or statements whose last one may be an expression.
+    pub code: String,
+    /// Interrupt after this long; the interpreter survives.
+    pub timeout_ms: u64,
+}
+
+/// An exception in the interpreter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PythonError {
+    /// Type, such as `ZeroDivisionError`.
+    pub name: String,
+    /// Message.
+    pub value: String,
+    /// Formatted traceback.
+    pub traceback: String,
+}
+
+/// What evaluating gave. Nothing is cut without its flag.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Evaluated {
+    /// `repr` of the last expression's value; absent where it was `None` or there was none.
+    pub result: Option<String>,
+    /// The value as JSON text, where it has one.
+    pub result_json: Option<String>,
+    /// Text the code printed.
+    pub stdout: String,
+    /// Text the code printed to stderr.
+    pub stderr: String,
+    /// The exception that ended it.
+    pub error: Option<PythonError>,
+    /// True where it was interrupted at its timeout (then `error` is set too).
+    pub timed_out: bool,
+    /// True where stdout, stderr or result were longer than the agent carries (16 MiB each).
+    pub truncated: bool,
+    /// Time in the interpreter.
+    pub micros: u64,
+}
+
+/// Run a command to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exec {
+    /// Program and arguments.
+    pub args: Vec<String>,
+    /// Added to the sandbox's environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Working directory; the user's home where absent.
+    #[serde(default)]
+    pub cwd: Option<String>,
+    /// User name or uid; root where absent.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Standard input, base64; empty input where absent.
+    #[serde(default)]
+    pub stdin_base64: Option<String>,
+    /// The whole process tree is killed after this long; 0 for never.
+    pub timeout_ms: u64,
+    /// Most bytes kept of each of stdout and stderr.
+    pub max_output: u64,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Executed {
+    /// Exit code; -1 where a signal ended it.
+    pub exit_code: i32,
+    /// Name of the signal that ended it, such as `SIGKILL`.
+    pub signal: Option<String>,
+    /// Bytes of stdout, base64.
+    pub stdout_base64: String,
+    /// Bytes of stderr, base64.
+    pub stderr_base64: String,
+    /// True where output beyond `max_output` was dropped.
+    pub truncated: bool,
+    /// True where it was killed at its timeout.
+    pub timed_out: bool,
+}
+
+/// The workload stands still and file systems are synced.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frozen {
+    /// How long freezing took.
+    pub micros: u64,
+}
+
+/// Who a restored guest is now. Applied in full before the workload thaws; a step that fails fails the fork.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Sandbox id.
+    pub id: String,
+    /// Host name.
+    pub hostname: String,
+    /// 32 lower-case hex digits.
+    pub machine_id: String,
+    /// Boot id as the workload sees it (a UUID).
+    pub boot_id: String,
+    /// At least 64 bytes from the host's generator, base64.
+    pub entropy_base64: String,
+    /// Nanoseconds since the Unix epoch, when the request was sent.
+    pub realtime_ns: u64,
+    /// Environment that every later process is given.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+}
+
+/// The guest is who it was told to be, and its workload runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identified {
+    /// Name and duration of each step, in order.
+    pub steps: Vec<(String, u64)>,
+}
+
+/// A verb that was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct GuestRefusal {
+    /// For the machine, such as `guest_did_not_freeze`, `no_python`, `after_fork_failed`.
+    pub code: String,
+    /// For the person.
+    pub message: String,
+}

@@ -1,0 +1,11 @@
+//! Messages that cross a process boundary.
+//!
+//! * [`control`]: engine to monitor, over a Unix socket that also carries descriptors;
+//! * [`guest`]: host to agent, HTTP over vsock;
+//! * [`rest`]: clients to controller, JSON over HTTP;
+//! * [`names`]: the names people give things, checked once, here.
+
+pub mod control;
+pub mod guest;
+pub mod names;
+pub mod rest;

@@ -1,0 +1,326 @@
+//! Clients to controller: the v1 surface.
+//!
+//! Field names are those that published forkd clients read; what is ours is optional or additional.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::control::CpuModel;
+
+/// Most children of one request.
+pub const MAX_CHILDREN: u32 = 1000;
+/// Default bound of an exec or eval, seconds.
+pub const DEFAULT_TIMEOUT_SECS: u64 = 30;
+
+fn one() -> u32 {
+    1
+}
+
+fn default_timeout() -> u64 {
+    DEFAULT_TIMEOUT_SECS
+}
+
+/// The one shape of an error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// What happened, to what, what to do.
+    pub error: String,
+    /// For the machine, such as `not_found`, `tag_taken`, `guest_did_not_freeze`.
+    pub code: String,
+    /// Children of a fork that failed, where that is what happened.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+}
+
+/// A sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SandboxInfo {
+    /// `sb-…`.
+    pub id: String,
+    /// Tag of the snapshot it was forked from.
+    pub snapshot_tag: String,
+    /// Its network namespace, where it has one.
+    pub netns: Option<String>,
+    /// Where published clients reach its agent over TCP; empty where it has no network.
+    pub guest_addr: String,
+    /// Seconds since the Unix epoch.
+    pub created_at_unix: u64,
+    /// Its monitor.
+    pub pid: Option<u32>,
+    /// Limit of its cgroup.
+    pub memory_limit_mib: Option<u64>,
+    /// Whether a snapshot was ever taken of it.
+    pub has_branched: bool,
+    /// Memory layer of its newest branch.
+    pub last_branch_memory_path: Option<String>,
+    /// How many snapshots were taken of it.
+    pub branch_count: u64,
+    /// `starting`, `running`, `paused`, `stopping`, `ended`.
+    pub state: String,
+    /// Why it ended, where it did.
+    pub ended: Option<String>,
+    /// How long its fork took.
+    pub timing: ForkTiming,
+}
+
+/// Where the time of one fork went, microseconds since the request was taken up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct ForkTiming {
+    /// The monitor process runs and was handed its descriptors.
+    pub started_us: u64,
+    /// The vCPUs run.
+    pub restored_us: u64,
+    /// The agent answered with its new identity.
+    pub answered_us: u64,
+}
+
+/// Fork children from a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreateSandboxes {
+    /// Which snapshot.
+    pub snapshot_tag: String,
+    /// How many, 1 to 1000.
+    #[serde(default = "one")]
+    pub n: u32,
+    /// Accepted for published clients: every sandbox has a namespace of its own once it has a network.
+    #[serde(default)]
+    pub per_child_netns: bool,
+    /// Memory limit of each child's cgroup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit_mib: Option<u64>,
+    /// Accepted for published clients; children are always warm.
+    #[serde(default)]
+    pub prewarm: bool,
+    /// Accepted for published clients; forks are always live.
+    #[serde(default)]
+    pub live_fork: bool,
+    /// Accepted for published clients.
+    #[serde(default)]
+    pub hugepages: bool,
+    /// Environment of every later process in the children.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+}
+
+/// A snapshot.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotInfo {
+    /// Its name.
+    pub tag: String,
+    /// Its folder in the store.
+    pub dir: String,
+    /// Seconds since the Unix epoch.
+    pub created_at_unix: u64,
+    /// `writing`, `ready`, `failed`.
+    pub status: String,
+    /// Whether children can be forked from it.
+    pub bootable: bool,
+    /// Sandbox it was branched from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branched_from: Option<String>,
+    /// How long the source stood still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause_ms: Option<f64>,
+    /// Something to know about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+    /// Image it was booted from.
+    pub image: String,
+    /// Kernel it runs.
+    pub kernel: String,
+    /// vCPUs of its guests.
+    pub vcpus: u32,
+    /// Memory of its guests.
+    pub memory_mib: u64,
+    /// Bytes of memory that are stored.
+    pub memory_physical_bytes: u64,
+    /// BLAKE3 of its memory layer.
+    pub memory_hash: String,
+    /// Where the time went.
+    pub timing: SnapshotTiming,
+}
+
+/// Where the time of making a snapshot went, milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotTiming {
+    /// Until the agent of the parent answered.
+    pub boot_ms: u64,
+    /// The warm-up.
+    pub warm_ms: u64,
+    /// Freezing, saving and writing.
+    pub write_ms: u64,
+}
+
+/// Boot an image, warm it up, freeze it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CreateSnapshot {
+    /// Name of the snapshot.
+    pub tag: String,
+    /// Name of an image in the store (published clients send a path as `rootfs`).
+    #[serde(default, alias = "rootfs")]
+    pub image: String,
+    /// Name of a kernel in the store; the newest where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// Python statements that warm the interpreter; none starts no interpreter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm: Option<String>,
+    /// 1 to 8.
+    #[serde(default = "one")]
+    pub vcpus: u32,
+    /// 128 to 16384.
+    #[serde(default = "default_memory")]
+    pub memory_mib: u64,
+    /// Feature level shown to the guest.
+    #[serde(default)]
+    #[schema(value_type = String)]
+    pub cpu: CpuModel,
+    /// Give up the warm-up after this long.
+    #[serde(default = "default_warm_timeout")]
+    pub warm_timeout_secs: u64,
+}
+
+fn default_memory() -> u64 {
+    512
+}
+
+fn default_warm_timeout() -> u64 {
+    600
+}
+
+/// Run a command to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExecRequest {
+    /// Program and arguments.
+    pub args: Vec<String>,
+    /// Kill the whole tree after this long.
+    #[serde(default = "default_timeout")]
+    pub timeout_secs: u64,
+    /// Added to the environment.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// Working directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// User name or uid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Standard input, base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin_base64: Option<String>,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExecResponse {
+    /// Text; bytes that are not UTF-8 are replaced (then `stdout_base64` has them all).
+    pub stdout: String,
+    /// Likewise.
+    pub stderr: String,
+    /// Exit code; -1 where a signal ended it.
+    pub exit_code: i32,
+    /// The exact bytes, where they are not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout_base64: Option<String>,
+    /// Likewise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stderr_base64: Option<String>,
+    /// Signal that ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+    /// Output was longer than one answer carries; stream it instead.
+    pub truncated: bool,
+    /// It was killed at its timeout.
+    pub timed_out: bool,
+}
+
+/// Evaluate in the warm interpreter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EvalRequest {
+    /// An expression, or statements.
+    pub code: String,
+    /// Interrupt after this long.
+    #[serde(default = "default_timeout")]
+    pub timeout_secs: u64,
+}
+
+/// What evaluating gave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EvalResponse {
+    /// `repr` of the value.
+    pub result: Option<String>,
+    /// `Type: message` of the exception.
+    pub error: Option<String>,
+    /// 0, or 1 with an error.
+    pub exit_code: i32,
+    /// The value as JSON text, where it has one.
+    pub result_json: Option<String>,
+    /// Formatted traceback.
+    pub traceback: Option<String>,
+    /// Printed text.
+    pub stdout: String,
+    /// Printed text.
+    pub stderr: String,
+    /// It was interrupted at its timeout.
+    pub timed_out: bool,
+    /// Something was longer than one answer carries.
+    pub truncated: bool,
+    /// Time in the interpreter.
+    pub micros: u64,
+}
+
+/// What a ping brings back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PingResponse {
+    /// Always true.
+    pub pong: bool,
+    /// Version of numpy in the warm interpreter.
+    pub numpy_version: Option<String>,
+    /// Always 1: the agent.
+    pub pid: u32,
+    /// Language of the warm interpreter.
+    pub agent_lang: String,
+    /// Whether the interpreter is warm.
+    pub warmup_ready: bool,
+    /// Version of the agent.
+    pub agent: String,
+}
+
+/// An image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ImageInfo {
+    /// Its name.
+    pub name: String,
+    /// Seconds since the Unix epoch.
+    pub created_at_unix: u64,
+    /// Size of the file system.
+    pub size_bytes: u64,
+    /// Bytes on disk.
+    pub physical_bytes: u64,
+    /// BLAKE3 of the file system.
+    pub hash: String,
+    /// How it was made, such as `debian bookworm: python3-minimal, python3-numpy`.
+    pub origin: String,
+}
+
+/// A kernel with its modules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct KernelInfo {
+    /// Its name.
+    pub name: String,
+    /// Seconds since the Unix epoch.
+    pub created_at_unix: u64,
+    /// BLAKE3 of the kernel image.
+    pub hash: String,
+}
+
+/// `GET /version`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VersionInfo {
+    /// Version of forkd.
+    pub version: String,
+    /// Always `v1`.
+    pub api: String,
+}

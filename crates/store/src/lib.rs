@@ -1,0 +1,1 @@
+//! Images, kernels, layers, snapshots: everything that lies on disk.

@@ -1,0 +1,1 @@
+//! Guards and builders for tests.

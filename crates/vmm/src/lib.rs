@@ -1,0 +1,1 @@
+//! The monitor process: builds or restores one machine, runs it, saves it.
