@@ -3,9 +3,11 @@
 //! * [`control`]: engine to monitor, over a Unix socket that also carries descriptors;
 //! * [`guest`]: host to agent, HTTP over vsock;
 //! * [`rest`]: clients to controller, JSON over HTTP;
+//! * [`error`]: what kind of failure an error is;
 //! * [`names`]: the names people give things, checked once, here.
 
 pub mod control;
+pub mod error;
 pub mod guest;
 pub mod names;
 pub mod rest;
