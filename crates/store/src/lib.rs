@@ -1,1 +1,39 @@
 //! Images, kernels, layers, snapshots: everything that lies on disk.
+//!
+//! ```text
+//! <root>/
+//!   lock                     held by the one process that has the store open
+//!   forkd.db                 SQLite: what exists; a row is the only commit point
+//!   images/<hash>.ext4       root disks, by content
+//!   kernels/<hash>/          vmlinuz, modules.cpio
+//!   initrd/<..>.cpio         derived: agent + modules
+//!   layers/<hash>            sparse pages of a memory or disk layer; <hash>.extents lists them
+//!   snapshots/<id>/          manifest.json, state
+//!   run/<sandbox>/           sockets, console, private disk top
+//!   staging/<random>/        drafts; whatever is here when the store opens is garbage
+//! ```
+//!
+//! Everything is written aside, fsynced, renamed and only then named by a row. A file that no row names is
+//! garbage and swept when the store opens.
+#![forbid(unsafe_code)]
+
+mod error;
+mod images;
+mod initrd;
+mod kernels;
+pub mod make;
+mod manifest;
+mod open;
+mod records;
+mod sandboxes;
+mod snapshots;
+mod store;
+
+pub use error::StoreError;
+pub use images::ImageDraft;
+pub use kernels::KernelDraft;
+pub use manifest::{ImageRef, LayerRef, MANIFEST_FORMAT, Manifest};
+pub use open::OpenSnapshot;
+pub use records::{ImageRecord, KernelRecord, SandboxRow, SnapshotMeta, SnapshotRecord};
+pub use snapshots::{DraftFiles, SnapshotDraft};
+pub use store::Store;

@@ -1,0 +1,153 @@
+//! What can go wrong in the store, and who has to act on it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use forkd_protocol::error::ErrorClass;
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another process has this store open. Stop it, or use another root.
+    #[error("the store {root} is in use by another forkd ({holder}); stop it or choose another --root")]
+    Locked {
+        /// Root of the store.
+        root: PathBuf,
+        /// What the other one wrote into the lock file.
+        holder: String,
+    },
+    /// The file system is full. Nothing was published; free space and ask again.
+    #[error("no space is left (ENOSPC) for {path}; free some, or move the store with --root, and try again")]
+    Full {
+        /// What was being written.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file operation failed for another reason.
+    #[error("could not {what} {path}")]
+    Io {
+        /// The operation, as a verb.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The registry failed.
+    #[error("the registry {path} failed")]
+    Database {
+        /// The database file.
+        path: PathBuf,
+        /// What SQLite said.
+        source: rusqlite::Error,
+    },
+    /// No image, kernel, snapshot or sandbox has this name.
+    #[error("there is no {kind} {name:?}")]
+    NotFound {
+        /// `image`, `kernel`, `snapshot`, `sandbox`.
+        kind: &'static str,
+        /// The name that was given.
+        name: String,
+    },
+    /// A snapshot of this tag exists, or is being made right now.
+    #[error("the tag {tag:?} is taken; remove that snapshot first or choose another tag")]
+    TagTaken {
+        /// The tag.
+        tag: String,
+    },
+    /// What a draft was built on was removed before it was published.
+    #[error("{kind} {name:?} was removed while it was being used for a snapshot")]
+    Vanished {
+        /// `image` or `kernel`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// What was handed in is larger than the store accepts, or empty.
+    #[error("{what} of {bytes} bytes is refused: it must have 1 to {max}")]
+    Size {
+        /// `an image`, ...
+        what: &'static str,
+        /// How large it is (at least).
+        bytes: u64,
+        /// The bound.
+        max: u64,
+    },
+    /// A layer that a monitor wrote, or one from outside, does not keep the format.
+    #[error("the layer {path} is refused: {reason}")]
+    BadLayer {
+        /// Data or extent file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Stored content is not what its name says. Remove what uses it and make it again.
+    #[error("{path} is damaged: its content hashes to {found}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Hash of what is there.
+        found: String,
+    },
+    /// A manifest or registry of another version of forkd.
+    #[error(
+        "{path} has format {found}; this forkd reads {known}: use the forkd that wrote it, or make it again"
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        found: String,
+        /// What would be understood.
+        known: u32,
+    },
+}
+
+impl StoreError {
+    /// Who has to act.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Locked { .. } | Self::TagTaken { .. } | Self::Vanished { .. } => ErrorClass::Conflict,
+            Self::Full { .. } => ErrorClass::Exhausted,
+            Self::NotFound { .. } => ErrorClass::NotFound,
+            Self::Size { .. } => ErrorClass::Caller,
+            Self::BadLayer { .. } | Self::Damaged { .. } | Self::Format { .. } => ErrorClass::Corrupt,
+            Self::Io { source, .. } => class_of_io(source),
+            Self::Database { .. } => ErrorClass::Internal,
+        }
+    }
+
+    /// An I/O error with its operation and path; a full disk becomes [`StoreError::Full`].
+    pub(crate) fn io(what: &'static str, path: impl AsRef<Path>, source: impl Into<io::Error>) -> Self {
+        let (path, source) = (path.as_ref().to_owned(), source.into());
+        if is_full(&source) { Self::Full { path, source } } else { Self::Io { what, path, source } }
+    }
+
+    /// A failure of SQLite; a full disk becomes [`StoreError::Full`].
+    pub(crate) fn database(path: &Path, source: rusqlite::Error) -> Self {
+        let path = path.to_owned();
+        match source.sqlite_error_code() {
+            Some(rusqlite::ErrorCode::DiskFull) => {
+                Self::Full { path, source: io::Error::new(io::ErrorKind::StorageFull, source) }
+            }
+            _ => Self::Database { path, source },
+        }
+    }
+}
+
+/// Whether an error means that the disk (or a quota) is full.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn class_of_io(error: &io::Error) -> ErrorClass {
+    const EMFILE: i32 = rustix::io::Errno::MFILE.raw_os_error();
+    const ENFILE: i32 = rustix::io::Errno::NFILE.raw_os_error();
+    match error.raw_os_error() {
+        Some(EMFILE | ENFILE) => ErrorClass::Exhausted,
+        _ if error.kind() == io::ErrorKind::OutOfMemory => ErrorClass::Exhausted,
+        _ if error.kind() == io::ErrorKind::PermissionDenied => ErrorClass::HostUnfit,
+        _ => ErrorClass::Internal,
+    }
+}
