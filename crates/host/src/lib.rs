@@ -1,1 +1,11 @@
-//! What a sandbox needs from Linux: cgroup, process handle.
+//! What a sandbox needs from Linux.
+//!
+//! * [`process`]: a handle on a process that can never mean a stranger;
+//! * [`cgroup`]: limits and accounting, one leaf per sandbox;
+//! * [`memory`]: what a monitor costs, apart from what its guest costs.
+
+#![forbid(unsafe_code)]
+
+pub mod cgroup;
+pub mod memory;
+pub mod process;
