@@ -1,16 +1,19 @@
 //! Making images and kernels. Needs no KVM and no controller, only the tools of a Debian machine.
 
+mod apt;
 mod debian;
 mod error;
 mod import;
 mod kernel;
+mod modules;
+mod tool;
 
 pub use debian::{DebianImage, debian_image};
 pub use error::MakeError;
 pub use import::{TarImage, import_tar};
 pub use kernel::{
-    GUEST_MODULES, KernelPackage, ModuleArchive, fetch_kernel, fetch_kernel_package, kernel_from_file,
-    module_archive,
+    GUEST_MODULES, KernelPackage, KernelSource, ModuleArchive, fetch_kernel, fetch_kernel_package,
+    kernel_from_file, module_archive,
 };
 
 use std::path::PathBuf;
