@@ -1,1 +1,24 @@
-//! The only crate that speaks KVM: VM, vCPU, exits, saved CPU state.
+//! The only crate that speaks KVM.
+//!
+//! * [`Hypervisor`] opens `/dev/kvm` and makes [`Vm`]s;
+//! * a [`Vm`] is given RAM, interrupts and I/O events, and makes [`Vcpu`]s;
+//! * a [`Vcpu`] runs until something happens that is not plain I/O; I/O goes to an [`IoHandler`];
+//! * [`VcpuState`] and [`VmState`] are the saved forms, saved and restored in the one right order;
+//! * [`cpuid`] decides what processor a guest is shown and whether this host can show it;
+//! * [`probe`] tells whether this KVM runs ordinary guests at all.
+
+pub mod cpuid;
+mod error;
+mod kick;
+pub mod mode;
+mod msrs;
+pub mod probe;
+mod state;
+mod vcpu;
+mod vm;
+
+pub use error::{KvmError, StateError};
+pub use kick::Kicker;
+pub use state::{VcpuState, VmState};
+pub use vcpu::{End, IoHandler, Outcome, Vcpu};
+pub use vm::{Hypervisor, Vm};
