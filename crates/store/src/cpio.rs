@@ -9,28 +9,29 @@ const MAX_FILE: u64 = u32::MAX as u64;
 
 /// An archive being written. [`CpioWriter::finish`] must be called, or the kernel sees no end.
 #[derive(Debug)]
-pub(crate) struct CpioWriter<W> {
+pub struct CpioWriter<W> {
     out: W,
     next_inode: u32,
 }
 
 impl<W: Write> CpioWriter<W> {
-    pub(crate) fn new(out: W) -> Self {
+    /// Begins an archive. `out` stands at a multiple of four bytes.
+    pub fn new(out: W) -> Self {
         Self { out, next_inode: 1 }
     }
 
     /// A folder, mode 0755, without a leading slash in its name.
-    pub(crate) fn folder(&mut self, name: &str) -> io::Result<()> {
+    pub fn folder(&mut self, name: &str) -> io::Result<()> {
         self.header(name, 0o040_755, 2, 0)
     }
 
     /// A file whose content is at hand.
-    pub(crate) fn file(&mut self, name: &str, mode: u32, content: &[u8]) -> io::Result<()> {
+    pub fn file(&mut self, name: &str, mode: u32, content: &[u8]) -> io::Result<()> {
         self.file_from(name, mode, content.len() as u64, content)
     }
 
     /// A file of `size` bytes read from `content`.
-    pub(crate) fn file_from(
+    pub fn file_from(
         &mut self,
         name: &str,
         mode: u32,
@@ -49,7 +50,7 @@ impl<W: Write> CpioWriter<W> {
     }
 
     /// Ends the archive and hands the writer back.
-    pub(crate) fn finish(mut self) -> io::Result<W> {
+    pub fn finish(mut self) -> io::Result<W> {
         self.next_inode = 0;
         self.header("TRAILER!!!", 0, 1, 0)?;
         Ok(self.out)

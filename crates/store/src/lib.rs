@@ -17,7 +17,7 @@
 //! garbage and swept when the store opens.
 #![forbid(unsafe_code)]
 
-mod cpio;
+pub mod cpio;
 mod error;
 mod images;
 mod initrd;
