@@ -34,6 +34,34 @@ pub struct ErrorBody {
     pub failures: Vec<String>,
 }
 
+/// The `error` event of a request that reports its progress: what the status line can no longer say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorEvent {
+    /// HTTP status the request would have had.
+    pub status: u16,
+    /// The rest.
+    #[serde(flatten)]
+    pub body: ErrorBody,
+}
+
+/// `GET /healthz`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Healthz {
+    /// Always true.
+    pub ok: bool,
+}
+
+/// What a sandbox uses right now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct SandboxStats {
+    /// Private memory of the monitor outside the guest's mappings, bytes.
+    pub monitor_private_bytes: u64,
+    /// Guest memory that this sandbox changed, bytes.
+    pub guest_private_bytes: u64,
+    /// Guest memory that it shares with its snapshot, bytes.
+    pub guest_shared_bytes: u64,
+}
+
 /// A sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxInfo {
