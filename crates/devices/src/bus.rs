@@ -56,12 +56,7 @@ impl Bus {
     ///
     /// # Errors
     /// Empty, overflowing and overlapping ranges are refused.
-    pub fn insert(
-        &mut self,
-        base: u64,
-        len: u64,
-        device: Arc<Mutex<dyn BusDevice>>,
-    ) -> Result<(), BusError> {
+    pub fn insert(&mut self, base: u64, len: u64, device: Arc<Mutex<dyn BusDevice>>) -> Result<(), BusError> {
         let last = len
             .checked_sub(1)
             .and_then(|rest| base.checked_add(rest))

@@ -21,7 +21,10 @@
 #![deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
 pub mod bus;
+pub mod console;
 pub mod faults;
+pub mod i8042;
+pub mod serial;
 pub mod virtio;
 
 pub use forkd_memory::GuestRam;

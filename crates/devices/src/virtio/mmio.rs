@@ -68,9 +68,10 @@ impl<D: VirtioDevice> MmioTransport<D> {
     pub fn new(device: D, resources: MmioResources) -> Result<Self, DeviceRestoreError> {
         let MmioResources { ram, interrupt, queue_events, faults } = resources;
         check_count(D::QUEUE_SIZES.len(), queue_events.len())?;
-        let queues = D::QUEUE_SIZES.iter().enumerate().map(|(index, size)| {
-            VirtQueue::new(*size).map_err(|_| DeviceRestoreError::Queue(index))
-        });
+        let queues = D::QUEUE_SIZES
+            .iter()
+            .enumerate()
+            .map(|(index, size)| VirtQueue::new(*size).map_err(|_| DeviceRestoreError::Queue(index)));
         Ok(Self {
             device,
             queues: queues.collect::<Result<_, _>>()?,
@@ -182,13 +183,8 @@ impl<D: VirtioDevice> MmioTransport<D> {
     }
 
     fn with_device(&mut self, work: impl FnOnce(&mut D, &mut Rings<'_>)) {
-        let mut rings = Rings::new(
-            &self.ram,
-            &mut self.queues,
-            &mut self.interrupt,
-            &self.faults,
-            self.driver_features,
-        );
+        let mut rings =
+            Rings::new(&self.ram, &mut self.queues, &mut self.interrupt, &self.faults, self.driver_features);
         work(&mut self.device, &mut rings);
         let unfinished = rings.finish();
         for (index, event) in self.queue_events.iter().enumerate() {
