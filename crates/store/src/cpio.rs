@@ -31,13 +31,7 @@ impl<W: Write> CpioWriter<W> {
     }
 
     /// A file of `size` bytes read from `content`.
-    pub fn file_from(
-        &mut self,
-        name: &str,
-        mode: u32,
-        size: u64,
-        content: impl Read,
-    ) -> io::Result<()> {
+    pub fn file_from(&mut self, name: &str, mode: u32, size: u64, content: impl Read) -> io::Result<()> {
         self.header(name, 0o100_000 | mode, 1, size)?;
         let copied = io::copy(&mut content.take(size), &mut self.out)?;
         if copied != size {

@@ -33,6 +33,9 @@ impl Store {
     }
 }
 
+/// The largest image.
+pub(crate) const MAX_IMAGE_BYTES: u64 = 64 << 30;
+
 /// An image on its way in: write the raw file system, then publish. Dropping it leaves nothing.
 #[derive(Debug)]
 pub struct ImageDraft {}

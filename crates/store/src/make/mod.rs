@@ -3,10 +3,12 @@
 mod apt;
 mod debian;
 mod error;
+mod ext4;
 mod import;
 mod kernel;
 mod modules;
 mod tool;
+mod unpack;
 
 pub use debian::{DebianImage, debian_image};
 pub use error::MakeError;
@@ -52,4 +54,22 @@ pub fn cache_dir() -> PathBuf {
     std::env::var_os("FORKD_CACHE_DIR").map(PathBuf::from).unwrap_or_else(|| {
         PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/root".into())).join(".cache/forkd")
     })
+}
+
+/// Owners, devices and extended attributes can only be set by root.
+fn need_root(what: &str) -> Result<(), MakeError> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(MakeError::Caller(format!("{what} needs root: only root can give files their owners")))
+}
+
+/// A folder for what is half done, on the file system of the result; removed when dropped.
+fn work_folder(parent: &std::path::Path) -> Result<tempfile::TempDir, MakeError> {
+    use std::os::unix::fs::PermissionsExt;
+    tempfile::Builder::new()
+        .prefix("make-")
+        .permissions(std::fs::Permissions::from_mode(0o755))
+        .tempdir_in(parent)
+        .map_err(|e| MakeError::io("create a folder in", parent, e))
 }
