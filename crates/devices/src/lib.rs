@@ -20,11 +20,14 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
+pub mod block;
 pub mod bus;
 pub mod console;
 pub mod faults;
 pub mod i8042;
 pub mod serial;
+#[cfg(test)]
+mod testing;
 pub mod virtio;
 
 pub use forkd_memory::GuestRam;
