@@ -1,9 +1,12 @@
-//! Makes kernels and images by hand: `make kernel newest|stable DIR`, `make debian DIR SUITE PACKAGE...`.
+//! Makes kernels and images by hand, and puts an image into a store; shows how long each takes.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use forkd_store::make::{DebianImage, KernelSource, debian_image, fetch_kernel};
+use forkd_store::Store;
+use forkd_store::make::{DebianImage, KernelSource, TarImage, debian_image, fetch_kernel, import_tar};
 
 #[expect(clippy::print_stdout, reason = "a program for people")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,7 +30,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let made = debian_image(&image, &mut say)?;
             say(&format!("{made:?}"));
         }
-        _ => println!("make kernel newest|stable CACHE | make debian CACHE SUITE PACKAGE..."),
+        ["import", tar, out] => {
+            let image = TarImage { tar: PathBuf::from(tar), size_bytes: 2 << 30, out: PathBuf::from(out) };
+            let made = import_tar(&image, &mut say)?;
+            say(&format!("{made:?}"));
+        }
+        ["put", root, name, path] => {
+            let store = Store::open(Path::new(root))?;
+            let mut draft = store.begin_image(&name.parse()?, path)?;
+            std::io::copy(&mut BufReader::with_capacity(1 << 20, File::open(path)?), &mut draft)?;
+            say("written");
+            let image = draft.publish()?;
+            say(&format!("{image:?}"));
+        }
+        _ => println!(
+            "make kernel newest|stable CACHE | debian CACHE SUITE PACKAGE... | import TAR OUT | put ROOT NAME FILE"
+        ),
     }
     Ok(())
 }

@@ -18,10 +18,15 @@
 #![forbid(unsafe_code)]
 
 pub mod cpio;
+mod db;
+mod disk;
+mod draft;
 mod error;
+mod extents;
 mod images;
 mod initrd;
 mod kernels;
+mod layers;
 pub mod make;
 mod manifest;
 mod open;
@@ -30,11 +35,11 @@ mod sandboxes;
 mod snapshots;
 mod store;
 
+pub use draft::{DraftFiles, SnapshotDraft};
 pub use error::StoreError;
 pub use images::ImageDraft;
 pub use kernels::KernelDraft;
 pub use manifest::{ImageRef, LayerRef, MANIFEST_FORMAT, Manifest};
 pub use open::OpenSnapshot;
 pub use records::{ImageRecord, KernelRecord, SandboxRow, SnapshotMeta, SnapshotRecord};
-pub use snapshots::{DraftFiles, SnapshotDraft};
 pub use store::Store;

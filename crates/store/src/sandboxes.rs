@@ -1,9 +1,14 @@
 //! Sandboxes: rows that outlive the controller, and a folder for each.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use forkd_protocol::names::SandboxId;
+use rusqlite::{Row, params};
 
+use crate::db::{from_sql, to_sql};
+use crate::disk;
 use crate::error::StoreError;
 use crate::records::SandboxRow;
 use crate::store::Store;
@@ -11,35 +16,118 @@ use crate::store::Store;
 impl Store {
     /// Writes the row of a sandbox, replacing an older one.
     pub fn put_sandbox(&self, row: &SandboxRow) -> Result<(), StoreError> {
-        let _ = row;
-        todo!()
+        self.shared.db.run(|c| {
+            c.prepare_cached(
+                "INSERT OR REPLACE INTO sandboxes (id, snapshot_tag, pid, pid_start_ticks, state, created_at,
+                    memory_limit_mib, ended, branch_count, info_json)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            )?
+            .execute(params![
+                row.id.as_str(),
+                row.snapshot_tag,
+                row.pid,
+                row.pid_start_ticks.map(to_sql),
+                row.state,
+                to_sql(row.created_at_unix),
+                row.memory_limit_mib.map(to_sql),
+                row.ended,
+                to_sql(row.branch_count),
+                row.info_json,
+            ])?;
+            Ok(())
+        })
     }
 
     /// All rows, oldest first.
     pub fn sandboxes(&self) -> Result<Vec<SandboxRow>, StoreError> {
-        todo!()
+        self.shared.db.run(|c| {
+            c.prepare_cached(
+                "SELECT id, snapshot_tag, pid, pid_start_ticks, state, created_at, memory_limit_mib, ended,
+                    branch_count, info_json
+                 FROM sandboxes ORDER BY created_at, id",
+            )?
+            .query_map([], sandbox_of)?
+            .collect()
+        })
     }
 
     /// Forgets a sandbox; one that is not known is fine.
     pub fn remove_sandbox(&self, id: &SandboxId) -> Result<(), StoreError> {
-        let _ = id;
-        todo!()
+        self.shared.db.run(|c| c.execute("DELETE FROM sandboxes WHERE id = ?1", [id.as_str()]))?;
+        Ok(())
     }
 
     /// Where the files of a sandbox lie.
     pub fn run_dir(&self, id: &SandboxId) -> PathBuf {
-        self.root().join("run").join(id.as_str())
+        self.folder("run").join(id.as_str())
     }
 
-    /// Makes the folder of a sandbox, mode 0700. A folder without a row is swept when the store opens.
+    /// Makes the folder of a sandbox, mode 0700. A folder without a row is swept when the store opens, so
+    /// the row comes first.
     pub fn create_run_dir(&self, id: &SandboxId) -> Result<PathBuf, StoreError> {
-        let _ = id;
-        todo!()
+        let path = self.run_dir(id);
+        DirBuilder::new().mode(0o700).create(&path).map_err(|e| StoreError::io("create", &path, e))?;
+        Ok(path)
     }
 
     /// Removes the folder of a sandbox; one that is not there is fine.
     pub fn remove_run_dir(&self, id: &SandboxId) -> Result<(), StoreError> {
-        let _ = id;
-        todo!()
+        disk::remove_folder(&self.run_dir(id))
+    }
+}
+
+fn sandbox_of(row: &Row<'_>) -> rusqlite::Result<SandboxRow> {
+    let id: String = row.get(0)?;
+    let unreadable =
+        |e| rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, Box::new(e));
+    Ok(SandboxRow {
+        id: id.parse().map_err(unreadable)?,
+        snapshot_tag: row.get(1)?,
+        pid: row.get(2)?,
+        pid_start_ticks: row.get::<_, Option<i64>>(3)?.map(from_sql),
+        state: row.get(4)?,
+        created_at_unix: from_sql(row.get(5)?),
+        memory_limit_mib: row.get::<_, Option<i64>>(6)?.map(from_sql),
+        ended: row.get(7)?,
+        branch_count: from_sql(row.get(8)?),
+        info_json: row.get(9)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_folders_outlive_the_controller_and_folders_without_rows_do_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let row = SandboxRow {
+            id: "sb-1".parse().unwrap(),
+            snapshot_tag: "t".to_owned(),
+            pid: Some(4_000_000_000),
+            pid_start_ticks: Some(77),
+            state: "running".to_owned(),
+            created_at_unix: 5,
+            memory_limit_mib: None,
+            ended: None,
+            branch_count: 3,
+            info_json: "{}".to_owned(),
+        };
+        let orphan = "sb-2".parse().unwrap();
+        {
+            let store = Store::open(folder.path()).unwrap();
+            store.put_sandbox(&row).unwrap();
+            store.put_sandbox(&row).unwrap();
+            store.create_run_dir(&row.id).unwrap();
+            store.create_run_dir(&orphan).unwrap();
+        }
+        let store = Store::open(folder.path()).unwrap();
+        assert_eq!(store.sandboxes().unwrap(), std::slice::from_ref(&row));
+        assert!(store.run_dir(&row.id).exists() && !store.run_dir(&orphan).exists());
+        store.remove_sandbox(&row.id).unwrap();
+        store.remove_sandbox(&row.id).unwrap();
+        store.remove_run_dir(&row.id).unwrap();
+        store.remove_run_dir(&row.id).unwrap();
+        assert!(store.sandboxes().unwrap().is_empty());
     }
 }

@@ -1,74 +1,149 @@
-//! Making snapshots: a draft that a monitor writes into, then publishing.
+//! Published snapshots: finding, verifying and removing them.
 
-use std::fs::File;
-use std::path::Path;
+use std::path::PathBuf;
 
 use forkd_protocol::names::Tag;
+use forkd_protocol::rest::SnapshotInfo;
+use rusqlite::{OptionalExtension, params};
 
+use crate::disk;
+use crate::draft::MAX_STATE_BYTES;
 use crate::error::StoreError;
-use crate::records::{SnapshotMeta, SnapshotRecord};
+use crate::layers::{self, LayerBounds};
+use crate::manifest::{MANIFEST_FORMAT, Manifest};
+use crate::records::SnapshotRecord;
 use crate::store::Store;
+
+const COLUMNS: &str = "SELECT tag, id, manifest FROM snapshots WHERE status = 'ready'";
+
+/// A row as it lies in the registry: tag, id, manifest.
+type Row = (String, String, String);
 
 impl Store {
     /// All published snapshots, by tag.
     pub fn snapshots(&self) -> Result<Vec<SnapshotRecord>, StoreError> {
-        todo!()
+        let rows: Vec<Row> = self.shared.db.run(|c| {
+            c.prepare_cached(&format!("{COLUMNS} ORDER BY tag"))?.query_map([], row_of)?.collect()
+        })?;
+        rows.into_iter().map(|row| self.snapshot_of(row)).collect()
     }
 
     /// One published snapshot.
     pub fn snapshot(&self, tag: &Tag) -> Result<SnapshotRecord, StoreError> {
-        let _ = tag;
-        todo!()
+        let query = format!("{COLUMNS} AND tag = ?1");
+        let row = self.shared.db.run(|c| c.query_row(&query, [tag.as_str()], row_of).optional())?;
+        let row = row.ok_or_else(|| StoreError::NotFound { kind: "snapshot", name: tag.to_string() })?;
+        self.snapshot_of(row)
     }
 
-    /// Reserves `tag` and opens the files that a monitor writes. A second caller gets
-    /// [`StoreError::TagTaken`], also while the first has not published yet.
-    pub fn begin_snapshot(&self, tag: &Tag) -> Result<SnapshotDraft, StoreError> {
-        let _ = tag;
-        todo!()
+    fn snapshot_of(&self, (tag, id, text): Row) -> Result<SnapshotRecord, StoreError> {
+        let path = self.snapshot_folder(&id).join("manifest.json");
+        let manifest: Manifest = serde_json::from_str(&text).map_err(|e| StoreError::Format {
+            path: path.clone(),
+            found: format!("unknown ({e})"),
+            known: MANIFEST_FORMAT,
+        })?;
+        if manifest.format != MANIFEST_FORMAT {
+            return Err(StoreError::Format {
+                path,
+                found: manifest.format.to_string(),
+                known: MANIFEST_FORMAT,
+            });
+        }
+        Ok(SnapshotRecord { info: self.info(tag, &id, &manifest), id, manifest })
+    }
+
+    fn info(&self, tag: String, id: &str, manifest: &Manifest) -> SnapshotInfo {
+        let physical = |hash: &str| disk::physical_bytes(&self.layer_path(hash));
+        SnapshotInfo {
+            tag,
+            dir: self.snapshot_folder(id).display().to_string(),
+            created_at_unix: manifest.created_at_unix,
+            status: "ready".to_owned(),
+            bootable: true,
+            branched_from: manifest.branched_from.clone(),
+            pause_ms: manifest.pause_ms,
+            warning: None,
+            image: manifest.image.name.clone(),
+            kernel: manifest.kernel.clone(),
+            vcpus: manifest.vcpus,
+            memory_mib: manifest.memory_mib,
+            memory_physical_bytes: manifest.memory.iter().map(|layer| physical(&layer.hash)).sum(),
+            memory_hash: manifest.memory.last().map(|layer| layer.hash.clone()).unwrap_or_default(),
+            timing: manifest.timing,
+        }
+    }
+
+    pub(crate) fn snapshot_folder(&self, id: &str) -> PathBuf {
+        self.folder("snapshots").join(id)
+    }
+
+    pub(crate) fn state_path(&self, id: &str) -> PathBuf {
+        self.snapshot_folder(id).join("state")
+    }
+
+    pub(crate) fn layer_path(&self, hash: &str) -> PathBuf {
+        self.folder("layers").join(hash)
+    }
+
+    pub(crate) fn layer_table_path(&self, hash: &str) -> PathBuf {
+        self.folder("layers").join(format!("{hash}.extents"))
     }
 
     /// Removes a snapshot. Children that run keep what they have open.
     pub fn remove_snapshot(&self, tag: &Tag) -> Result<(), StoreError> {
-        let _ = tag;
-        todo!()
+        let _guard = self.content_lock();
+        let record = self.snapshot(tag)?;
+        self.shared.db.commit_removal(|t| {
+            t.execute("DELETE FROM snapshots WHERE tag = ?1 AND id = ?2", params![tag.as_str(), record.id])?;
+            t.execute("DELETE FROM snapshot_content WHERE snapshot = ?1", [&record.id])
+        })?;
+        self.shared.open.forget(tag.as_str());
+        self.drop_snapshot_content(&record.id, &record.manifest)
+    }
+
+    /// Removes the files of a snapshot that has no row, as far as nothing else names them. The content
+    /// lock must be held.
+    pub(crate) fn drop_snapshot_content(&self, id: &str, manifest: &Manifest) -> Result<(), StoreError> {
+        disk::remove_folder(&self.snapshot_folder(id))?;
+        for layer in manifest.memory.iter().chain(&manifest.disk) {
+            let query = "SELECT EXISTS (SELECT 1 FROM snapshot_content WHERE hash = ?1 AND kind = 'layer')";
+            let named: bool = self.shared.db.run(|c| c.query_row(query, [&layer.hash], |row| row.get(0)))?;
+            if !named {
+                disk::remove_file(&self.layer_path(&layer.hash))?;
+                disk::remove_file(&self.layer_table_path(&layer.hash))?;
+            }
+        }
+        self.drop_image_content(&manifest.image.hash)
+    }
+
+    /// Reads everything that a snapshot consists of and compares it with what its names say.
+    pub fn verify_snapshot(&self, tag: &Tag) -> Result<(), StoreError> {
+        let SnapshotRecord { id, manifest, .. } = self.snapshot(tag)?;
+        let text = self.snapshot_folder(&id).join("manifest.json");
+        expect(&text, &id, disk::hash_file("a manifest", &text, 1 << 30)?.1.to_hex().as_str())?;
+        let state = self.state_path(&id);
+        let found = disk::hash_file("a machine state", &state, MAX_STATE_BYTES)?.1.to_hex();
+        expect(&state, &manifest.state_hash, found.as_str())?;
+        let image = self.image_path(&manifest.image.hash);
+        expect(&image, &manifest.image.hash, &layers::hash_image(&image)?)?;
+        for layer in manifest.memory.iter().chain(&manifest.disk) {
+            let path = self.layer_path(&layer.hash);
+            let bounds = LayerBounds { file_bytes: layer.size_bytes, data_bytes: layer.data_bytes };
+            let found = layers::examine(&path, &self.layer_table_path(&layer.hash), bounds)?;
+            expect(&path, &layer.hash, &found.hash)?;
+        }
+        Ok(())
     }
 }
 
-/// The files that a monitor writes a snapshot into, open for reading and writing.
-#[derive(Debug)]
-pub struct DraftFiles {
-    /// Machine state.
-    pub state: File,
-    /// Memory layer.
-    pub memory: File,
-    /// Extent table of the memory layer.
-    pub memory_extents: File,
-    /// Extent table of the frozen top of disk 0.
-    pub disk_extents: File,
+fn expect(path: &std::path::Path, expected: &str, found: &str) -> Result<(), StoreError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(StoreError::Damaged { path: path.to_owned(), found: found.to_owned() })
 }
 
-/// A snapshot being made. Dropping it removes its files and frees the tag.
-#[derive(Debug)]
-pub struct SnapshotDraft {
-    files: DraftFiles,
-}
-
-impl SnapshotDraft {
-    /// The files for the monitor.
-    pub fn outputs(&mut self) -> &DraftFiles {
-        &self.files
-    }
-
-    /// Moves the frozen top of disk 0 in; `path` must lie in the store.
-    pub fn adopt_disk_top(&mut self, path: &Path) -> Result<(), StoreError> {
-        let _ = path;
-        todo!()
-    }
-
-    /// Checks and hashes everything and makes the snapshot visible under its tag.
-    pub fn publish(self, meta: SnapshotMeta) -> Result<SnapshotRecord, StoreError> {
-        let _ = meta;
-        todo!()
-    }
+fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
 }

@@ -134,7 +134,7 @@ fn an_honest_archive_keeps_owners_modes_links_and_attributes() {
     header.set_mtime(5);
     builder.append_data(&mut header, format!("{long}file"), &b"ok"[..]).unwrap();
     let mut archive = entry(EntryType::Directory, "./", "", b"");
-    archive.extend(builder.into_inner().unwrap().split_off(0).into_iter());
+    archive.extend(builder.into_inner().unwrap());
     archive.truncate(archive.len() - 1024);
     archive.extend(entry(EntryType::Directory, "usr/bin/", "", b""));
     archive.extend(entry(EntryType::XHeader, "h", "", b"30 SCHILY.xattr.user.note=hey\n"));
