@@ -1,0 +1,211 @@
+//! Where the controller listens, and how it ends.
+
+use std::future::IntoFuture;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::{Listener, ListenerExt};
+use forkd_engine::Engine;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// How long calls under way may take to end after SIGTERM.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// An address to listen at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A loopback address.
+    Tcp(SocketAddr),
+    /// A Unix socket, for its owner alone.
+    Unix(PathBuf),
+}
+
+/// What is written is no address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address to listen at: write 127.0.0.1:8889, [::1]:8889 or unix:/PATH")]
+pub struct ListenParseError(String);
+
+impl FromStr for Listen {
+    type Err = ListenParseError;
+
+    fn from_str(given: &str) -> Result<Self, ListenParseError> {
+        let bad = || ListenParseError(given.to_owned());
+        if let Some(path) = given.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(bad()) };
+        }
+        let numeric = given.strip_prefix("localhost:").map(|port| format!("127.0.0.1:{port}"));
+        numeric.as_deref().unwrap_or(given).parse().map(Self::Tcp).map_err(|_| bad())
+    }
+}
+
+/// Why a controller does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The address can be reached from elsewhere. Use loopback or a Unix socket, and a tunnel to it.
+    #[error(
+        "{address} can be reached from other computers, and whoever reaches the API controls this host; \
+         without TLS and tokens it listens on loopback (127.0.0.1, ::1) or a Unix socket only"
+    )]
+    Refused {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Another program listens there. End it or choose another address.
+    #[error("another program listens at {at}")]
+    Taken {
+        /// The address or path.
+        at: String,
+    },
+    /// A system call failed.
+    #[error("could not {what}")]
+    Io {
+        /// Which, on what.
+        what: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Serves until SIGTERM or SIGINT. Sandboxes run on; the next controller finds them again.
+pub async fn serve(listen: &Listen, engine: Engine) -> Result<(), ServeError> {
+    let router = crate::router(engine.clone());
+    match listen {
+        Listen::Tcp(address) => tcp(*address, router).await?,
+        Listen::Unix(path) => unix(path, router).await?,
+    }
+    engine.shutdown();
+    tracing::info!("controller ended; sandboxes run on");
+    Ok(())
+}
+
+async fn tcp(address: SocketAddr, router: Router) -> Result<(), ServeError> {
+    if !address.ip().is_loopback() {
+        return Err(ServeError::Refused { address });
+    }
+    let listener = TcpListener::bind(address).await.map_err(|e| bind_error(address.to_string(), e))?;
+    let at = listener.local_addr().map_or_else(|_| address.to_string(), |a| a.to_string());
+    tracing::info!(address = at, "listening");
+    // Answers are small and waited for: never held back to be joined with a next one.
+    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+    serve_on(listener, router, stop_signal()?).await
+}
+
+async fn unix(path: &Path, router: Router) -> Result<(), ServeError> {
+    let listener = bind_unix(path).await?;
+    tracing::info!(path = %path.display(), "listening");
+    let served = serve_on(listener, router, stop_signal()?).await;
+    drop(std::fs::remove_file(path));
+    served
+}
+
+/// Binds aside, restricts, then renames: at no moment may others connect, and a socket that was left behind
+/// by a killed controller is replaced.
+async fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
+    let failed = |what: &str, source| ServeError::Io { what: format!("{what} {}", path.display()), source };
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if !found.file_type().is_socket() || UnixStream::connect(path).await.is_ok() => {
+            return Err(ServeError::Taken { at: path.display().to_string() });
+        }
+        _ => {}
+    }
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".new");
+    let aside = PathBuf::from(aside);
+    drop(std::fs::remove_file(&aside));
+    let listener = UnixListener::bind(&aside).map_err(|e| failed("bind", e))?;
+    std::fs::set_permissions(&aside, std::fs::Permissions::from_mode(0o600))
+        .and_then(|()| std::fs::rename(&aside, path))
+        .map_err(|e| failed("place", e))?;
+    Ok(listener)
+}
+
+fn bind_error(at: String, source: io::Error) -> ServeError {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => ServeError::Taken { at },
+        _ => ServeError::Io { what: format!("listen at {at}"), source },
+    }
+}
+
+/// Becomes true at the first SIGTERM or SIGINT.
+fn stop_signal() -> Result<watch::Receiver<bool>, ServeError> {
+    let listen = |kind| {
+        signal(kind).map_err(|source| ServeError::Io { what: "listen for signals".to_owned(), source })
+    };
+    let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    let (sender, receiver) = watch::channel(false);
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("ending: no new calls, those under way may end");
+        sender.send_replace(true);
+    });
+    Ok(receiver)
+}
+
+async fn asked(mut stop: watch::Receiver<bool>) {
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+/// Serves until calls under way have ended after the signal, or their time is up.
+async fn serve_on<L>(listener: L, router: Router, stop: watch::Receiver<bool>) -> Result<(), ServeError>
+where
+    L: Listener<Addr: std::fmt::Debug>,
+{
+    let serving = axum::serve(listener, router).with_graceful_shutdown(asked(stop.clone())).into_future();
+    tokio::select! {
+        served = serving => served.map_err(|source| ServeError::Io { what: "serve".to_owned(), source }),
+        () = async { asked(stop).await; tokio::time::sleep(DRAIN).await } => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_written() {
+        let tcp = |text: &str| Listen::Tcp(text.parse().unwrap());
+        assert_eq!("127.0.0.1:1".parse(), Ok(tcp("127.0.0.1:1")));
+        assert_eq!("localhost:1".parse(), Ok(tcp("127.0.0.1:1")));
+        assert_eq!("[::1]:1".parse(), Ok(tcp("[::1]:1")));
+        assert_eq!("unix:/a".parse(), Ok(Listen::Unix("/a".into())));
+        assert_eq!("unix:///a".parse(), Ok(Listen::Unix("/a".into())));
+        for bad in ["", "8889", "unix:a", "host:1", "127.0.0.1:99999"] {
+            assert!(bad.parse::<Listen>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_others_reach_is_refused_with_the_reason() {
+        for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
+            let e = tcp(address.parse().unwrap(), Router::new()).await.unwrap_err();
+            assert!(matches!(e, ServeError::Refused { .. }), "{address}");
+            assert!(e.to_string().contains("TLS"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_socket_left_behind_is_replaced_and_a_live_one_or_a_file_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let first = bind_unix(&path).await.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(matches!(bind_unix(&path).await, Err(ServeError::Taken { .. })));
+        drop(first);
+        bind_unix(&path).await.unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "precious").unwrap();
+        assert!(matches!(bind_unix(&path).await, Err(ServeError::Taken { .. })));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+}

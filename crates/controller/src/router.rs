@@ -1,0 +1,73 @@
+//! All routes, their limits, and the document that describes them.
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::response::IntoResponse;
+use axum::routing::any;
+use forkd_engine::Engine;
+use http::{Method, StatusCode, Uri};
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::error::ApiError;
+use crate::routes::{agent, artifacts, meta, sandboxes, snapshots};
+
+/// Longest JSON body: standard input of an exec travels in one.
+const MAX_JSON: usize = 16 << 20;
+
+#[derive(OpenApi)]
+#[openapi(info(title = "forkd", description = "MicroVM sandboxes forked from a warmed parent"))]
+struct Document;
+
+/// The API of an engine.
+pub fn router(engine: Engine) -> Router {
+    let (router, document) = described().split_for_parts();
+    router
+        .route("/openapi.json", axum::routing::get(|| async move { axum::Json(document) }))
+        // Every method and body goes through to the agent; its own API says which there are.
+        .route("/v1/sandboxes/{id}/agent/{*path}", any(agent::pass))
+        .fallback(unknown)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(DefaultBodyLimit::max(MAX_JSON))
+        .layer(tower_http::trace::TraceLayer::new_for_http())
+        .with_state(engine)
+}
+
+/// The OpenAPI document.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    described().into_openapi()
+}
+
+fn described() -> OpenApiRouter<Engine> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(meta::healthz))
+        .routes(routes!(meta::version))
+        .routes(routes!(meta::metrics))
+        .routes(routes!(snapshots::list, snapshots::create))
+        .routes(routes!(snapshots::remove))
+        .routes(routes!(sandboxes::list, sandboxes::create))
+        .routes(routes!(sandboxes::get, sandboxes::kill))
+        .routes(routes!(sandboxes::exec))
+        .routes(routes!(sandboxes::eval))
+        .routes(routes!(sandboxes::ping))
+        .routes(routes!(sandboxes::logs))
+        .routes(routes!(sandboxes::stats))
+        .routes(routes!(artifacts::images))
+        .routes(routes!(artifacts::image, artifacts::put_image, artifacts::remove_image))
+        .routes(routes!(artifacts::kernels))
+        .routes(routes!(artifacts::put_kernel, artifacts::remove_kernel))
+}
+
+/// A path that no route has. One with `..` in it was meant to go through a name, which is a wrong name.
+async fn unknown(method: Method, uri: Uri) -> impl IntoResponse {
+    if uri.path().split('/').any(|segment| segment == "..") {
+        return ApiError::bad_request("a name cannot contain .. or /");
+    }
+    ApiError::new(StatusCode::NOT_FOUND, "no_such_route", format!("there is no {method} {}", uri.path()))
+}
+
+async fn not_allowed(method: Method, uri: Uri) -> impl IntoResponse {
+    let text = format!("{} does not take {method}", uri.path());
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", text)
+}

@@ -1,0 +1,10 @@
+//! One file per noun. A handler takes the request apart, calls one method and puts the answer together.
+//!
+//! A handler is dropped where its client goes away: the engine undoes what was half done, so that nothing is
+//! left that nobody knows of.
+
+pub(crate) mod agent;
+pub(crate) mod artifacts;
+pub(crate) mod meta;
+pub(crate) mod sandboxes;
+pub(crate) mod snapshots;

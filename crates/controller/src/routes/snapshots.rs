@@ -1,0 +1,105 @@
+//! Snapshots.
+
+use std::convert::Infallible;
+
+use axum::extract::State;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use forkd_engine::Engine;
+use forkd_protocol::names::Tag;
+use forkd_protocol::rest::{CreateSnapshot, ErrorBody, SnapshotInfo};
+use futures::{Stream, stream};
+use http::{HeaderMap, StatusCode, header};
+use tokio::sync::mpsc;
+
+use crate::error::ApiError;
+use crate::extract::{Json, Name};
+
+/// Lines of progress that may wait for a client; beyond that the maker waits.
+const WAITING: usize = 64;
+
+/// All snapshots
+#[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots", responses((status = 200, body = [SnapshotInfo])))]
+pub(crate) async fn list(State(engine): State<Engine>) -> Result<axum::Json<Vec<SnapshotInfo>>, ApiError> {
+    Ok(axum::Json(engine.snapshots().await?))
+}
+
+/// Boot an image, warm it up and freeze it
+///
+/// With `Accept: text/event-stream` the answer is a stream of `progress` events (text) that ends with one
+/// `done` (a SnapshotInfo) or `error` (an ErrorBody with `status`). A client that leaves gives the work up, and
+/// nothing of it is left.
+#[utoipa::path(
+    post, path = "/v1/snapshots", tag = "snapshots", request_body = CreateSnapshot,
+    responses(
+        (status = 201, body = SnapshotInfo),
+        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody, description = "no such image or kernel"),
+        (status = 409, body = ErrorBody, description = "the tag is taken"),
+        (status = 501, body = ErrorBody), (status = 502, body = ErrorBody), (status = 503, body = ErrorBody),
+        (status = 507, body = ErrorBody)
+    )
+)]
+pub(crate) async fn create(
+    State(engine): State<Engine>,
+    headers: HeaderMap,
+    Json(request): Json<CreateSnapshot>,
+) -> Result<Response, ApiError> {
+    let (sender, receiver) = mpsc::channel(WAITING);
+    let making = async move { Ok(engine.create_snapshot(request, sender).await?) };
+    if wants_events(&headers) {
+        let events = Sse::new(events(receiver, making)).keep_alive(KeepAlive::default());
+        return Ok(events.into_response());
+    }
+    let (made, ()) = tokio::join!(making, drain(receiver));
+    Ok((StatusCode::CREATED, axum::Json(made?)).into_response())
+}
+
+/// Remove a snapshot
+#[utoipa::path(
+    delete, path = "/v1/snapshots/{tag}", tag = "snapshots", params(("tag" = String, Path)),
+    responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody))
+)]
+pub(crate) async fn remove(
+    State(engine): State<Engine>,
+    Name(tag): Name<Tag>,
+) -> Result<StatusCode, ApiError> {
+    engine.remove_snapshot(tag).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn wants_events(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/event-stream"))
+}
+
+async fn drain(mut progress: mpsc::Receiver<String>) {
+    while progress.recv().await.is_some() {}
+}
+
+/// Progress until the work has ended, then how it ended.
+fn events<F>(progress: mpsc::Receiver<String>, making: F) -> impl Stream<Item = Result<Event, Infallible>>
+where
+    F: Future<Output = Result<SnapshotInfo, ApiError>>,
+{
+    stream::unfold(Some((progress, Box::pin(making))), |state| async move {
+        let (mut progress, mut making) = state?;
+        let outcome = tokio::select! {
+            biased;
+            Some(line) = progress.recv() => {
+                // Lines of an event are told apart by the receiver; a carriage return would confuse it.
+                let event = Event::default().event("progress").data(line.replace('\r', ""));
+                return Some((Ok(event), Some((progress, making))));
+            }
+            outcome = &mut making => outcome,
+        };
+        Some((Ok(last(outcome)), None))
+    })
+}
+
+fn last(outcome: Result<SnapshotInfo, ApiError>) -> Event {
+    let (name, json) = match outcome {
+        Ok(made) => ("done", serde_json::to_string(&made)),
+        Err(e) => ("error", serde_json::to_string(&e.into_event())),
+    };
+    Event::default().event(name).data(json.unwrap_or_default())
+}

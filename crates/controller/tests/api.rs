@@ -1,0 +1,308 @@
+//! The API over a real connection, with a real engine on an empty store: everything that needs no guest.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use forkd_engine::{Bounds, Engine, EngineConfig};
+use forkd_protocol::rest::{ErrorBody, ErrorEvent, ImageInfo, KernelInfo, SnapshotInfo};
+use serde::de::DeserializeOwned;
+use tempfile::TempDir;
+
+/// A controller, and the folder that holds its root.
+struct Controller {
+    address: SocketAddr,
+    folder: TempDir,
+    _runtime: tokio::runtime::Runtime,
+}
+
+struct Answer {
+    status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    fn json<T: DeserializeOwned>(&self) -> T {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|e| panic!("{e}: {} {}", self.head, String::from_utf8_lossy(&self.body)))
+    }
+
+    #[track_caller]
+    fn refused(&self, status: u16) -> ErrorBody {
+        assert_eq!(self.status, status, "{} {}", self.head, String::from_utf8_lossy(&self.body));
+        let body: ErrorBody = self.json();
+        assert!(!body.error.is_empty() && !body.code.is_empty());
+        body
+    }
+}
+
+impl Controller {
+    fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("root");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let address = runtime.block_on(async {
+            let config =
+                EngineConfig { root, libexec: folder.path().join("none"), bounds: Bounds::default() };
+            let router = forkd_controller::router(Engine::open(config).await.unwrap());
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            tokio::spawn(async move { axum::serve(listener, router).await });
+            address
+        });
+        Self { address, folder, _runtime: runtime }
+    }
+
+    /// Sends a request exactly as written, which no client library would for some of them.
+    fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+        stream.write_all(head.as_bytes()).unwrap();
+        // A refused body may be left unread.
+        drop(stream.write_all(body));
+        let mut got = Vec::new();
+        drop(stream.read_to_end(&mut got));
+        let end = got.windows(4).position(|w| w == b"\r\n\r\n").expect("an answer has a head");
+        let head = String::from_utf8(got[..end].to_vec()).unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        let body = got.split_off(end + 4);
+        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+        Answer { status, head, body: if chunked { unchunk(&body) } else { body } }
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], b"")
+    }
+
+    fn delete(&self, path: &str) -> Answer {
+        self.send("DELETE", path, &[], b"")
+    }
+
+    fn post(&self, path: &str, body: &str) -> Answer {
+        self.send("POST", path, &[("Content-Type", "application/json")], body.as_bytes())
+    }
+
+    fn put(&self, path: &str, body: &[u8]) -> Answer {
+        self.send("PUT", path, &[("Content-Type", "application/zstd")], body)
+    }
+}
+
+fn unchunk(mut body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    while let Some(end) = body.windows(2).position(|w| w == b"\r\n") {
+        let length = usize::from_str_radix(std::str::from_utf8(&body[..end]).unwrap(), 16).unwrap();
+        out.extend_from_slice(&body[end + 2..end + 2 + length]);
+        body = &body[end + 2 + length + 2..];
+        if length == 0 {
+            break;
+        }
+    }
+    out
+}
+
+/// Every file below a folder.
+fn files(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        }
+        found.push(path.display().to_string());
+    }
+    found.sort();
+    found
+}
+
+/// Names that could leave the store, hide or be taken for a flag, as they stand in a path.
+fn bad_names() -> Vec<String> {
+    let long = "x".repeat(300);
+    ["..", "%2e%2e", "a%2f..%2fb", "a/../b", "a%00b", "-rf", "%C3%BCn%C3%AF", "a%20b", "%ff", "a;b", &long]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+#[test]
+fn bad_names_in_paths_are_refused_and_touch_nothing() {
+    let controller = Controller::start();
+    let before = files(controller.folder.path());
+    for name in bad_names() {
+        controller.delete(&format!("/v1/snapshots/{name}")).refused(400);
+        controller.get(&format!("/v1/sandboxes/{name}")).refused(400);
+        controller.delete(&format!("/v1/sandboxes/{name}")).refused(400);
+        controller.get(&format!("/v1/images/{name}")).refused(400);
+        controller.put(&format!("/v1/images/{name}"), b"x").refused(400);
+        controller.put(&format!("/v1/kernels/{name}"), b"x").refused(400);
+        if !name.contains('/') {
+            controller.post(&format!("/v1/sandboxes/{name}/ping"), "").refused(400);
+            controller.get(&format!("/v1/sandboxes/{name}/agent/health")).refused(400);
+        }
+    }
+    assert_eq!(files(controller.folder.path()), before);
+}
+
+#[test]
+fn bad_names_in_bodies_are_refused_and_touch_nothing() {
+    let controller = Controller::start();
+    let before = files(controller.folder.path());
+    let long = "x".repeat(300);
+    for tag in ["", "..", "a/../b", "/etc/passwd", "%2e%2e", "a\0b", "-rf", "ünï", &long] {
+        let tag = serde_json::to_string(tag).unwrap();
+        controller.post("/v1/snapshots", &format!(r#"{{"tag":{tag},"image":"py"}}"#)).refused(400);
+        controller.post("/v1/snapshots", &format!(r#"{{"tag":"t","image":{tag}}}"#)).refused(400);
+        controller
+            .post("/v1/snapshots", &format!(r#"{{"tag":"t","image":"py","kernel":{tag}}}"#))
+            .refused(400);
+        controller.post("/v1/sandboxes", &format!(r#"{{"snapshot_tag":{tag}}}"#)).refused(400);
+    }
+    assert_eq!(files(controller.folder.path()), before);
+}
+
+#[test]
+fn numbers_out_of_range_and_empty_commands_are_refused() {
+    let controller = Controller::start();
+    for n in ["0", "1001", "4294967295", "-1", "1e9", "\"2\""] {
+        controller.post("/v1/sandboxes", &format!(r#"{{"snapshot_tag":"t","n":{n}}}"#)).refused(400);
+    }
+    for field in
+        [r#""vcpus":0"#, r#""vcpus":9"#, r#""memory_mib":127"#, r#""memory_mib":16385"#, r#""cpu":"486""#]
+    {
+        controller.post("/v1/snapshots", &format!(r#"{{"tag":"t","image":"py",{field}}}"#)).refused(400);
+    }
+    controller.post("/v1/sandboxes/sb-1/exec", r#"{"args":[]}"#).refused(400);
+}
+
+#[test]
+fn what_is_not_there_is_404() {
+    let controller = Controller::start();
+    assert_eq!(controller.post("/v1/sandboxes", r#"{"snapshot_tag":"t"}"#).refused(404).code, "not_found");
+    controller.post("/v1/snapshots", r#"{"tag":"t","image":"py"}"#).refused(404);
+    controller.delete("/v1/snapshots/t").refused(404);
+    controller.get("/v1/images/py").refused(404);
+    controller.delete("/v1/images/py").refused(404);
+    controller.delete("/v1/kernels/k").refused(404);
+    let missing = controller.get("/v1/sandboxes/sb-1").refused(404);
+    assert!(missing.error.contains("sb-1"), "{}", missing.error);
+    for path in ["exec", "eval"] {
+        controller.post(&format!("/v1/sandboxes/sb-1/{path}"), r#"{"args":["x"],"code":"1"}"#).refused(404);
+    }
+    for path in ["logs", "stats", "agent/health"] {
+        controller.get(&format!("/v1/sandboxes/sb-1/{path}")).refused(404);
+    }
+    controller.post("/v1/sandboxes/sb-1/ping", "").refused(404);
+    controller.delete("/v1/sandboxes/sb-1").refused(404);
+}
+
+#[test]
+fn what_is_no_request_is_refused_in_the_same_shape() {
+    let controller = Controller::start();
+    for body in ["", "{", "[]", "null", r#"{"snapshot_tag":5}"#, r#"{"n":1}"#, "\u{0}"] {
+        controller.post("/v1/sandboxes", body).refused(400);
+        controller.post("/v1/snapshots", body).refused(400);
+    }
+    controller.send("POST", "/v1/sandboxes", &[], b"{}").refused(415);
+    let huge = format!(r#"{{"snapshot_tag":"{}"}}"#, "x".repeat(17 << 20));
+    controller.post("/v1/sandboxes", &huge).refused(413);
+    for path in ["/", "/v1", "/v1/nothing", "/v2/sandboxes", "/v1/snapshots/", "//"] {
+        controller.get(path).refused(404);
+    }
+    controller.send("PATCH", "/v1/sandboxes", &[], b"").refused(405);
+    controller.send("PUT", "/healthz", &[], b"").refused(405);
+    controller.get("/v1/sandboxes/sb-1/exec").refused(405);
+}
+
+#[test]
+fn a_failure_after_the_status_line_comes_as_an_event() {
+    let controller = Controller::start();
+    let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
+    let answer = controller.send("POST", "/v1/snapshots", &headers, br#"{"tag":"t","image":"py"}"#);
+    assert_eq!(answer.status, 200);
+    let text = String::from_utf8(answer.body).unwrap();
+    let data = text.split_once("event: error\ndata: ").expect(&text).1.trim();
+    let event: ErrorEvent = serde_json::from_str(data).unwrap();
+    assert_eq!((event.status, event.body.code.as_str()), (404, "not_found"));
+}
+
+#[test]
+fn images_come_and_go() {
+    let controller = Controller::start();
+    // An empty ext4 file system is mostly holes; the store looks only at its size.
+    let mut raw = vec![0u8; 4 << 20];
+    raw[1024..2048].fill(7);
+    let packed = zstd::encode_all(raw.as_slice(), 1).unwrap();
+    let put = controller.put("/v1/images/py?origin=a%20test", &packed);
+    assert_eq!(put.status, 201, "{}", String::from_utf8_lossy(&put.body));
+    let info: ImageInfo = put.json();
+    assert_eq!((info.name.as_str(), info.origin.as_str(), info.size_bytes), ("py", "a test", 4 << 20));
+    assert_eq!(controller.get("/v1/images").json::<Vec<ImageInfo>>(), [info.clone()]);
+    assert_eq!(controller.get("/v1/images/py").json::<ImageInfo>(), info);
+
+    controller.put("/v1/images/cut", &packed[..packed.len() / 2]).refused(400);
+    controller.put("/v1/images/junk", b"this is no zstd").refused(400);
+    controller.put("/v1/images/empty", b"").refused(400);
+    assert_eq!(controller.get("/v1/images").json::<Vec<ImageInfo>>().len(), 1);
+
+    assert_eq!(controller.delete("/v1/images/py").status, 204);
+    assert!(controller.get("/v1/images").json::<Vec<ImageInfo>>().is_empty());
+}
+
+#[test]
+fn a_kernel_is_a_tar_of_exactly_two_files() {
+    let controller = Controller::start();
+    let archive = |names: &[&str]| {
+        let mut tar = tar::Builder::new(Vec::new());
+        for name in names {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(3);
+            header.set_mode(0o644);
+            header.set_cksum();
+            tar.append_data(&mut header, name, &b"abc"[..]).unwrap();
+        }
+        zstd::encode_all(tar.into_inner().unwrap().as_slice(), 1).unwrap()
+    };
+    for names in [&["vmlinuz"][..], &["vmlinuz", "modules.cpio", "more"], &["vmlinuz", "vmlinuz"], &[]] {
+        controller.put("/v1/kernels/k", &archive(names)).refused(400);
+    }
+    assert!(controller.get("/v1/kernels").json::<Vec<KernelInfo>>().is_empty());
+    let put = controller.put("/v1/kernels/k", &archive(&["vmlinuz", "modules.cpio"]));
+    assert_eq!(put.status, 201, "{}", String::from_utf8_lossy(&put.body));
+    assert_eq!(controller.get("/v1/kernels").json::<Vec<KernelInfo>>()[0].name, "k");
+    assert_eq!(controller.delete("/v1/kernels/k").status, 204);
+}
+
+#[test]
+fn an_empty_controller_describes_itself() {
+    let controller = Controller::start();
+    assert_eq!(controller.get("/healthz").body, br#"{"ok":true}"#);
+    let version: serde_json::Value = controller.get("/version").json();
+    assert_eq!(version["api"], "v1");
+    assert!(controller.get("/v1/snapshots").json::<Vec<SnapshotInfo>>().is_empty());
+    assert!(controller.get("/v1/sandboxes").json::<Vec<serde_json::Value>>().is_empty());
+    let metrics = String::from_utf8(controller.get("/metrics").body).unwrap();
+    assert!(metrics.contains("forkd_sandboxes_active 0\n"), "{metrics}");
+}
+
+#[test]
+fn the_document_names_every_route_and_no_other_answers() {
+    let controller = Controller::start();
+    let document: serde_json::Value = controller.get("/openapi.json").json();
+    let paths = document["paths"].as_object().unwrap();
+    for (path, item) in paths {
+        for method in item.as_object().unwrap().keys() {
+            let path = path.replace("{id}", "sb-1").replace("{tag}", "t").replace("{name}", "n");
+            let answer = controller.send(&method.to_uppercase(), &path, &[], b"");
+            let gone = String::from_utf8_lossy(&answer.body).contains("no_such_route");
+            assert!(!gone && answer.status != 405, "{method} {path}");
+        }
+    }
+    assert!(paths.len() >= 14, "{:?}", paths.keys());
+    assert!(document["components"]["schemas"]["SandboxInfo"].is_object());
+}
