@@ -24,6 +24,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A request body.
 pub(crate) type Body = UnsyncBoxBody<Bytes, BoxError>;
 
+type Sender = hyper::client::conn::http1::SendRequest<Body>;
+
 /// Where a controller is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Endpoint {
@@ -81,8 +83,8 @@ impl Client {
         self.send(self.request(Method::DELETE, path).body(empty())).await.map(drop)
     }
 
-    /// `GET path`, answered with text.
-    pub(crate) async fn text(&self, path: &str) -> Result<Vec<u8>, CliError> {
+    /// `GET path`, answered with bytes.
+    pub(crate) async fn bytes(&self, path: &str) -> Result<Vec<u8>, CliError> {
         let answer = self.send(self.request(Method::GET, path).body(empty())).await?;
         self.collect(answer).await
     }
@@ -126,19 +128,29 @@ impl Client {
             .map_err(|e| CliError::caused(ErrorClass::Internal, "reading the controller's answer", e))
     }
 
+    /// A connection that is kept for several requests.
+    pub(crate) async fn connect(&self) -> Result<Connection, CliError> {
+        let sender = self.open().await.map_err(|e| self.unreachable(e))?;
+        Ok(Connection { client: self.clone(), sender })
+    }
+
     async fn collect(&self, answer: Response<Incoming>) -> Result<Vec<u8>, CliError> {
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
         body.map(|b| b.to_bytes().to_vec()).map_err(|e| self.unreachable(e))
     }
 
     async fn exchange(&self, request: Request<Body>) -> Result<Response<Incoming>, BoxError> {
+        Ok(self.open().await?.send_request(request).await?)
+    }
+
+    async fn open(&self) -> Result<Sender, BoxError> {
         match &self.endpoint {
             Endpoint::Tcp { authority, .. } => {
                 let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(authority)).await??;
                 stream.set_nodelay(true)?;
-                exchange_on(stream, request).await
+                shake_hands(stream).await
             }
-            Endpoint::Unix(path) => exchange_on(UnixStream::connect(path).await?, request).await,
+            Endpoint::Unix(path) => shake_hands(UnixStream::connect(path).await?).await,
         }
     }
 
@@ -147,23 +159,62 @@ impl Client {
     }
 }
 
-async fn exchange_on<S>(stream: S, request: Request<Body>) -> Result<Response<Incoming>, BoxError>
+async fn shake_hands<S>(stream: S) -> Result<Sender, BoxError>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    Ok(sender.send_request(request).await?)
+    Ok(sender)
+}
+
+/// A connection that is kept for several requests.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    client: Client,
+    sender: Sender,
+}
+
+impl Connection {
+    /// `POST path` with a JSON body; what it answers does not matter where it is a success.
+    pub(crate) async fn post(&mut self, path: &str, body: Vec<u8>) -> Result<(), CliError> {
+        let request =
+            self.client.request(Method::POST, path).header(header::CONTENT_TYPE, "application/json");
+        let request = request
+            .body(full(body))
+            .map_err(|e| CliError::caused(ErrorClass::Caller, "forming the request", e))?;
+        let sent = async {
+            self.sender.ready().await?;
+            self.sender.send_request(request).await
+        };
+        let answer = sent.await.map_err(|e| self.client.unreachable(e.into()))?;
+        let status = answer.status();
+        let bytes = self.client.collect(answer).await?;
+        if status.is_success() {
+            return Ok(());
+        }
+        Err(CliError::Api { status: status.as_u16(), body: error_body(status.as_u16(), &bytes) })
+    }
 }
 
 /// The error a controller (or whatever stands before it) answered.
 fn error_body(status: u16, bytes: &[u8]) -> ErrorBody {
-    serde_json::from_slice(bytes).unwrap_or_else(|_| {
-        let text: String = String::from_utf8_lossy(bytes).trim().chars().take(500).collect();
-        let error =
-            if text.is_empty() { format!("status {status}") } else { format!("status {status}: {text}") };
-        ErrorBody { error, code: "unknown".to_owned(), failures: Vec::new() }
-    })
+    if let Ok(body) = serde_json::from_slice(bytes) {
+        return body;
+    }
+    // The agent words its errors as E2B's does.
+    if let Ok(AgentError { code, message }) = serde_json::from_slice(bytes) {
+        return ErrorBody { error: message, code, failures: Vec::new() };
+    }
+    let text: String = String::from_utf8_lossy(bytes).trim().chars().take(500).collect();
+    let error = if text.is_empty() { format!("status {status}") } else { format!("status {status}: {text}") };
+    ErrorBody { error, code: "unknown".to_owned(), failures: Vec::new() }
+}
+
+#[derive(serde::Deserialize)]
+struct AgentError {
+    code: String,
+    message: String,
 }
 
 /// No body.

@@ -1,10 +1,13 @@
 //! What every verb is given: how to speak to the person, and how to reach a controller.
 
 use crate::client::Client;
+use crate::ensure;
 use crate::error::CliError;
 use crate::ui::Ui;
 
-/// Where a controller is looked for, and started, when nobody says otherwise.
+/// Where a controller listens when nobody says otherwise.
+pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:8889";
+/// Where it is looked for, and started, then.
 pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:8889";
 
 /// The surroundings of a verb.
@@ -23,6 +26,9 @@ impl Context {
 
     /// A client of the controller, which is started where none was named and none runs.
     pub(crate) async fn client(&self) -> Result<Client, CliError> {
-        Client::new(self.url.as_deref().unwrap_or(DEFAULT_URL))
+        match &self.url {
+            Some(url) => Client::new(url),
+            None => ensure::controller(&self.ui).await,
+        }
     }
 }

@@ -2,11 +2,20 @@
 
 #![forbid(unsafe_code)]
 
+mod artifacts;
 mod client;
 mod commands;
 mod context;
+mod ensure;
+mod envelope;
 mod error;
+mod machine;
+mod parse;
+mod process;
+mod signals;
+mod sse;
 mod ui;
+mod upload;
 
 use std::process::ExitCode;
 

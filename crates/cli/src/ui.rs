@@ -77,6 +77,16 @@ impl Ui {
         io::stderr().lock().write_all(bytes)
     }
 
+    /// What a guest wrote, as text: as it is into a file or pipe, without control characters on a terminal.
+    pub(crate) fn guest_text(&self, bytes: &[u8]) {
+        if io::stdout().is_terminal() {
+            let text = String::from_utf8_lossy(bytes);
+            self.line(&text.lines().map(|l| plain(l.trim_end_matches('\r')) + "\n").collect::<String>());
+        } else {
+            let _ = self.raw_out(bytes);
+        }
+    }
+
     /// Begins a step that may take long.
     pub(crate) fn step(&self, what: impl Into<String>) -> Step {
         let what = what.into();

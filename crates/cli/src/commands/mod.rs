@@ -1,10 +1,26 @@
 //! One file per verb: its arguments (`Args`) and what it does (`run`). This one only lists them.
 
+mod completions;
+mod doctor;
+mod eval;
+mod exec;
+mod fork;
+mod image;
+mod images;
+mod kernel;
 mod kill;
+mod logs;
 mod ls;
+mod machine;
 mod ping;
+mod quickstart;
+mod rmi;
+mod run;
+mod serve;
+mod snapshot;
 
 use clap::Subcommand;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::context::Context;
 use crate::error::CliError;
@@ -12,19 +28,80 @@ use crate::error::CliError;
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List running sandboxes
+    /// From nothing to ten forked sandboxes: makes what is missing and shows what it can do
+    Quickstart(quickstart::Args),
+    /// Boot an image, warm it up and freeze it
+    Snapshot(snapshot::Args),
+    /// Fork sandboxes from a snapshot
+    Fork(fork::Args),
+    /// Run a command in a sandbox
+    Exec(exec::Args),
+    /// Evaluate in the warm interpreter of a sandbox
+    Eval(eval::Args),
+    /// Run a command in a fresh sandbox of an image
+    Run(run::Args),
+    /// List sandboxes
     Ls(ls::Args),
     /// Ask the agent of a sandbox whether it answers
     Ping(ping::Args),
+    /// Show what a guest wrote on its console
+    Logs(logs::Args),
     /// End sandboxes
     Kill(kill::Args),
+    /// List snapshots
+    Images(images::Args),
+    /// Remove snapshots
+    Rmi(rmi::Args),
+    /// Make, list and remove root file systems
+    Image(image::Args),
+    /// Fetch and list guest kernels
+    Kernel(kernel::Args),
+    /// Look at this computer: what forkd finds, and how to get what is missing
+    Doctor(doctor::Args),
+    /// The emulated host for computers without usable KVM
+    Machine(machine::Args),
+    /// Run the controller
+    Serve(serve::Args),
+    /// Print the completion script of a shell
+    Completions(completions::Args),
 }
 
 /// Runs a verb; the exit code where it did what was asked.
 pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliError> {
     match command {
+        Command::Quickstart(args) => quickstart::run(args, context).await,
+        Command::Snapshot(args) => snapshot::run(args, context).await,
+        Command::Fork(args) => fork::run(args, context).await,
+        Command::Exec(args) => exec::run(args, context).await,
+        Command::Eval(args) => eval::run(args, context).await,
+        Command::Run(args) => run::run(args, context).await,
         Command::Ls(args) => ls::run(args, context).await,
         Command::Ping(args) => ping::run(args, context).await,
+        Command::Logs(args) => logs::run(args, context).await,
         Command::Kill(args) => kill::run(args, context).await,
+        Command::Images(args) => images::run(args, context).await,
+        Command::Rmi(args) => rmi::run(args, context).await,
+        Command::Image(args) => image::run(args, context).await,
+        Command::Kernel(args) => kernel::run(args, context).await,
+        Command::Doctor(args) => doctor::run(args, context).await,
+        Command::Machine(args) => machine::run(args, context).await,
+        Command::Serve(args) => serve::run(args, context).await,
+        Command::Completions(args) => completions::run(&args, context),
+    }
+}
+
+/// Root of the store where a controller is started by itself.
+pub(crate) fn default_root() -> std::path::PathBuf {
+    let given = std::env::var_os("FORKD_ROOT").filter(|r| !r.is_empty());
+    given.unwrap_or_else(|| serve::DEFAULT_ROOT.into()).into()
+}
+
+/// Resolves when this process is asked to end: 128 plus the signal.
+async fn interrupted() -> Result<u8, CliError> {
+    let listen = |kind| signal(kind).map_err(|e| CliError::io("listening for signals", e));
+    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+    tokio::select! {
+        _ = interrupt.recv() => Ok(130),
+        _ = terminate.recv() => Ok(143),
     }
 }

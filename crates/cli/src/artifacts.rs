@@ -1,0 +1,102 @@
+//! Kernels and images: made here, where the command runs, then handed to the controller.
+
+use std::path::PathBuf;
+
+use forkd_protocol::rest::{ImageInfo, KernelInfo};
+use forkd_store::make::{
+    self, DebianImage, KernelSource, MadeImage, MadeKernel, MakeError, Progress, TarImage, cache_dir,
+};
+
+use crate::client::Client;
+use crate::error::CliError;
+use crate::ui::Ui;
+use crate::upload::{self, blocking};
+
+impl From<MakeError> for CliError {
+    fn from(e: MakeError) -> Self {
+        let (class, message) = (e.class(), e.to_string());
+        let source = std::error::Error::source(&e).map(|s| s.to_string().into());
+        Self::Local { class, message, source, hint: None }
+    }
+}
+
+/// Makes sure that the controller has a kernel: fetches Debian's where it has none.
+pub(crate) async fn ensure_kernel(client: &Client, ui: &Ui) -> Result<(), CliError> {
+    let kernels: Vec<KernelInfo> = client.get("/v1/kernels").await?;
+    if kernels.is_empty() {
+        fetch_kernel(client, ui, KernelSource::default()).await?;
+    }
+    Ok(())
+}
+
+/// Fetches Debian's cloud kernel and hands it over.
+pub(crate) async fn fetch_kernel(
+    client: &Client,
+    ui: &Ui,
+    source: KernelSource,
+) -> Result<KernelInfo, CliError> {
+    let made: MadeKernel = making(ui, "Fetching Debian's cloud kernel", move |progress| {
+        make::fetch_kernel(source, &cache_dir(), progress)
+    })
+    .await?;
+    upload::kernel(client, ui, &made).await
+}
+
+/// Takes a kernel from a file, with or without a folder of modules, and hands it over.
+pub(crate) async fn kernel_file(
+    client: &Client,
+    ui: &Ui,
+    file: PathBuf,
+    modules: Option<PathBuf>,
+) -> Result<KernelInfo, CliError> {
+    let made: MadeKernel = making(ui, "Reading the kernel", move |_| {
+        make::kernel_from_file(&file, modules.as_deref(), &cache_dir())
+    })
+    .await?;
+    upload::kernel(client, ui, &made).await
+}
+
+/// Makes an image from Debian's packages and hands it over.
+pub(crate) async fn debian_image(
+    client: &Client,
+    ui: &Ui,
+    name: &str,
+    wanted: DebianImage,
+) -> Result<ImageInfo, CliError> {
+    let made: MadeImage =
+        making(ui, format!("Making image {name}"), move |progress| make::debian_image(&wanted, progress))
+            .await?;
+    upload::image(client, ui, name, &made).await
+}
+
+/// Makes an image from a tar archive and hands it over.
+pub(crate) async fn tar_image(
+    client: &Client,
+    ui: &Ui,
+    name: &str,
+    tar: PathBuf,
+    size: u64,
+) -> Result<ImageInfo, CliError> {
+    let folder = tempfile::tempdir().map_err(|e| CliError::io("making a temporary folder", e))?;
+    let wanted = TarImage { tar, size_bytes: size, out: folder.path().join("image.ext4") };
+    let made: MadeImage =
+        making(ui, format!("Unpacking image {name}"), move |progress| make::import_tar(&wanted, progress))
+            .await?;
+    upload::image(client, ui, name, &made).await
+}
+
+async fn making<T, F>(ui: &Ui, what: impl Into<String>, work: F) -> Result<T, CliError>
+where
+    T: Send + 'static,
+    F: FnOnce(Progress<'_>) -> Result<T, MakeError> + Send + 'static,
+{
+    let step = ui.step(what);
+    let (made, step) = blocking(move || {
+        let made = work(&mut |line| step.note(&crate::ui::plain(line)));
+        (made, step)
+    })
+    .await?;
+    let made = made?;
+    step.done("");
+    Ok(made)
+}

@@ -1,0 +1,122 @@
+//! `forkd fork`.
+
+use std::time::Duration;
+
+use forkd_protocol::names::{SandboxId, Tag};
+use forkd_protocol::rest::{CreateSandboxes, MAX_CHILDREN, SandboxInfo};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::kill::kill;
+use crate::client::Client;
+use crate::context::Context;
+use crate::error::CliError;
+use crate::parse::{self, KeyValue};
+use crate::ui;
+
+/// Fork children from a snapshot.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  forkd fork --tag pynp -n 20\n  forkd fork --tag pynp --env KEY=value --json | jq -r '.[].id'"
+)]
+pub(crate) struct Args {
+    /// Snapshot
+    #[arg(long)]
+    tag: Tag,
+    /// How many children
+    #[arg(short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHILDREN)))]
+    n: u32,
+    /// Memory limit of each child
+    #[arg(long, value_name = "MIB")]
+    memory_limit_mib: Option<u64>,
+    /// Environment of every process in the children
+    #[arg(long = "env", short = 'e', value_name = "KEY=VALUE", value_parser = parse::key_value)]
+    env: Vec<KeyValue>,
+    /// Stay in the foreground this long, or until SIGTERM, then end the children
+    #[arg(long, value_name = "SECONDS")]
+    settle_secs: Option<u64>,
+}
+
+pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
+    let client = context.client().await?;
+    // Listened to before there are children, so that none outlives an early signal.
+    let stop = args.settle_secs.map(Stop::after).transpose()?;
+    let children = create(&client, &request(&args)).await?;
+    context.ui.show(&children, |all| render(all));
+    let Some(stop) = stop else { return Ok(0) };
+    stop.wait().await;
+    end_all(&client, &children).await
+}
+
+/// Forks children.
+pub(crate) async fn create(client: &Client, request: &CreateSandboxes) -> Result<Vec<SandboxInfo>, CliError> {
+    client.post("/v1/sandboxes", request).await
+}
+
+/// `n` children of a snapshot, without any wishes.
+pub(crate) fn plainly(tag: &str, n: u32) -> CreateSandboxes {
+    CreateSandboxes {
+        snapshot_tag: tag.to_owned(),
+        n,
+        per_child_netns: true,
+        memory_limit_mib: None,
+        prewarm: false,
+        live_fork: false,
+        hugepages: false,
+        env: std::collections::BTreeMap::new(),
+    }
+}
+
+fn request(args: &Args) -> CreateSandboxes {
+    CreateSandboxes {
+        memory_limit_mib: args.memory_limit_mib,
+        env: args.env.iter().cloned().map(KeyValue::into_pair).collect(),
+        ..plainly(args.tag.as_str(), args.n)
+    }
+}
+
+fn render(children: &[SandboxInfo]) -> String {
+    ui::table(
+        &["ID", "ANSWERED", "PID"],
+        children.iter().map(|c| {
+            [
+                c.id.clone(),
+                ui::took(Duration::from_micros(c.timing.answered_us)),
+                c.pid.map_or_else(|| "-".to_owned(), |p| p.to_string()),
+            ]
+        }),
+    )
+}
+
+/// Ends children that this command made; one that ended by itself is fine.
+pub(crate) async fn end_all(client: &Client, children: &[SandboxInfo]) -> Result<u8, CliError> {
+    let ids: Vec<SandboxId> = children.iter().filter_map(|c| c.id.parse().ok()).collect();
+    let (_, failed) = kill(client, ids).await;
+    let gone = |e: &CliError| e.class() == Some(forkd_protocol::error::ErrorClass::NotFound);
+    failed.into_iter().find(|e| !gone(e)).map_or(Ok(0), Err)
+}
+
+/// The end of a stay in the foreground.
+struct Stop {
+    after: Duration,
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    fn after(seconds: u64) -> Result<Self, CliError> {
+        let listen = |kind| signal(kind).map_err(|e| CliError::io("listening for signals", e));
+        Ok(Self {
+            after: Duration::from_secs(seconds),
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn wait(mut self) {
+        tokio::select! {
+            () = tokio::time::sleep(self.after) => {}
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `forkd image`.
+
+use std::path::PathBuf;
+
+use forkd_protocol::names::ImageName;
+use forkd_protocol::rest::ImageInfo;
+use forkd_store::make::{DebianImage, cache_dir};
+
+use crate::artifacts;
+use crate::context::Context;
+use crate::error::CliError;
+use crate::ui;
+
+/// Root file systems.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Make an image from Debian's packages
+    #[command(
+        after_help = "Example:\n  forkd image build py --debian bookworm --packages python3-minimal,python3-numpy"
+    )]
+    Build(Build),
+    /// Make an image from a tar archive of a root file system
+    #[command(
+        after_help = "Example:\n  docker export CONTAINER > root.tar && forkd image import app root.tar"
+    )]
+    Import(Import),
+    /// List images
+    #[command(after_help = "Example:\n  forkd image ls")]
+    Ls,
+    /// Remove images; snapshots made from them keep what they need
+    #[command(after_help = "Example:\n  forkd image rm py")]
+    Rm(Remove),
+}
+
+#[derive(Debug, clap::Args)]
+struct Build {
+    /// Name of the image
+    name: ImageName,
+    /// Release of Debian
+    #[arg(long, value_name = "SUITE", default_value = "bookworm")]
+    debian: String,
+    /// Packages beside the essential ones, separated by commas
+    #[arg(long, value_name = "PACKAGES", value_delimiter = ',')]
+    packages: Vec<String>,
+    /// Size of the file system
+    #[arg(long, value_name = "MIB", default_value_t = DEFAULT_SIZE_MIB, value_parser = size_range())]
+    size: u64,
+}
+
+#[derive(Debug, clap::Args)]
+struct Import {
+    /// Name of the image
+    name: ImageName,
+    /// The archive; plain, or compressed with gzip, xz or zstd
+    file: PathBuf,
+    /// Size of the file system
+    #[arg(long, value_name = "MIB", default_value_t = DEFAULT_SIZE_MIB, value_parser = size_range())]
+    size: u64,
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// Images
+    #[arg(required = true)]
+    names: Vec<ImageName>,
+}
+
+/// Size of a file system where nobody says otherwise; the file is sparse.
+pub(crate) const DEFAULT_SIZE_MIB: u64 = 1024;
+
+fn size_range() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(64..=65_536)
+}
+
+pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
+    match args.verb {
+        Verb::Build(build) => {
+            let wanted = debian(build.debian, build.packages, build.size);
+            let client = context.client().await?;
+            let made = artifacts::debian_image(&client, &context.ui, build.name.as_str(), wanted).await?;
+            context.ui.show(&made, |image| render(std::slice::from_ref(image), ui::now_unix()));
+        }
+        Verb::Import(import) => {
+            let client = context.client().await?;
+            let (name, size) = (import.name.as_str(), import.size << 20);
+            let made = artifacts::tar_image(&client, &context.ui, name, import.file, size).await?;
+            context.ui.show(&made, |image| render(std::slice::from_ref(image), ui::now_unix()));
+        }
+        Verb::Ls => {
+            let images: Vec<ImageInfo> = context.client().await?.get("/v1/images").await?;
+            context.ui.show(&images, |all| render(all, ui::now_unix()));
+        }
+        Verb::Rm(remove) => {
+            let client = context.client().await?;
+            for name in &remove.names {
+                client.delete(&format!("/v1/images/{name}")).await?;
+            }
+            context.ui.show(&remove.names, |names| names.iter().map(|n| format!("{n}\n")).collect());
+        }
+    }
+    Ok(0)
+}
+
+/// An image of Debian's packages.
+pub(crate) fn debian(suite: String, packages: Vec<String>, size_mib: u64) -> DebianImage {
+    DebianImage { suite, packages, size_bytes: size_mib << 20, cache: cache_dir() }
+}
+
+fn render(all: &[ImageInfo], now: u64) -> String {
+    if all.is_empty() {
+        return "no images; make one: forkd image build py --packages python3-minimal".to_owned();
+    }
+    ui::table(
+        &["NAME", "SIZE", "STORED", "AGE", "ORIGIN"],
+        all.iter().map(|i| {
+            [
+                i.name.clone(),
+                ui::size(i.size_bytes),
+                ui::size(i.physical_bytes),
+                ui::age(i.created_at_unix, now),
+                i.origin.clone(),
+            ]
+        }),
+    )
+}

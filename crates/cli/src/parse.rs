@@ -1,0 +1,70 @@
+//! Arguments that are more than one word: read once, here.
+
+use forkd_protocol::names::{ImageName, Tag};
+
+/// `KEY=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeyValue {
+    key: String,
+    value: String,
+}
+
+impl KeyValue {
+    /// Key and value.
+    pub(crate) fn into_pair(self) -> (String, String) {
+        (self.key, self.value)
+    }
+}
+
+/// Reads `KEY=VALUE`; `KEY` alone takes its value from this process's environment.
+pub(crate) fn key_value(given: &str) -> Result<KeyValue, String> {
+    let (key, value) = match given.split_once('=') {
+        Some((key, value)) => (key, value.to_owned()),
+        None => {
+            (given, std::env::var(given).map_err(|_| format!("{given} is not set here; write KEY=VALUE"))?)
+        }
+    };
+    if key.is_empty() || key.contains('\0') || value.contains('\0') {
+        return Err("a key is not empty, and neither part has a NUL".to_owned());
+    }
+    Ok(KeyValue { key: key.to_owned(), value })
+}
+
+/// Escapes what has a meaning in a query or path segment.
+pub(crate) fn percent(text: &str) -> String {
+    let keep = |b: u8| b.is_ascii_alphanumeric() || b"-_.~".contains(&b);
+    text.bytes().map(|b| if keep(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+/// The tag under which `forkd run` keeps the unwarmed snapshot of an image.
+pub(crate) fn image_tag(image: &ImageName) -> Result<Tag, forkd_protocol::names::NameError> {
+    // Dots are not for tags; the prefix and 60 characters of the name fit.
+    let name: String = image.as_str().chars().take(60).map(|c| if c == '.' { '_' } else { c }).collect();
+    format!("img-{name}").parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_and_value_are_told_apart_at_the_first_sign() {
+        assert_eq!(key_value("A=b=c").unwrap().into_pair(), ("A".into(), "b=c".into()));
+        assert_eq!(key_value("A=").unwrap().into_pair(), ("A".into(), String::new()));
+        for bad in ["", "=x", "FORKD_SURELY_NOT_SET", "A=\0"] {
+            assert!(key_value(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_query_keeps_its_text() {
+        assert_eq!(percent("debian bookworm: a,b&c"), "debian%20bookworm%3A%20a%2Cb%26c");
+        assert_eq!(percent("é%"), "%C3%A9%25");
+    }
+
+    #[test]
+    fn every_image_name_has_a_tag() {
+        assert_eq!(image_tag(&"py3.11".parse().unwrap()).unwrap().as_str(), "img-py3_11");
+        assert!(image_tag(&"x".repeat(64).parse().unwrap()).is_ok());
+    }
+}
