@@ -1,12 +1,10 @@
 //! Makes kernels and images by hand, and puts an image into a store; shows how long each takes.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use forkd_store::Store;
 use forkd_store::make::{DebianImage, KernelSource, TarImage, debian_image, fetch_kernel, import_tar};
+use forkd_store::{Store, write_sparse};
 
 #[expect(clippy::print_stdout, reason = "a program for people")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ["put", root, name, path] => {
             let store = Store::open(Path::new(root))?;
             let mut draft = store.begin_image(&name.parse()?, path)?;
-            std::io::copy(&mut BufReader::with_capacity(1 << 20, File::open(path)?), &mut draft)?;
+            write_sparse(Path::new(path), &mut draft)?;
             say("written");
             let image = draft.publish()?;
             say(&format!("{image:?}"));

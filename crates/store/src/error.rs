@@ -74,6 +74,12 @@ pub enum StoreError {
         /// The bound.
         max: u64,
     },
+    /// An image arrived cut off, or does not keep the format of the stream.
+    #[error("the image is refused: {reason}")]
+    BadUpload {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A layer that a monitor wrote, or one from outside, does not keep the format.
     #[error("the layer {path} is refused: {reason}")]
     BadLayer {
@@ -111,7 +117,7 @@ impl StoreError {
             Self::Locked { .. } | Self::TagTaken { .. } | Self::Vanished { .. } => ErrorClass::Conflict,
             Self::Full { .. } => ErrorClass::Exhausted,
             Self::NotFound { .. } => ErrorClass::NotFound,
-            Self::Size { .. } => ErrorClass::Caller,
+            Self::Size { .. } | Self::BadUpload { .. } => ErrorClass::Caller,
             Self::BadLayer { .. } | Self::Damaged { .. } | Self::Format { .. } => ErrorClass::Corrupt,
             Self::Io { source, .. } => class_of_io(source),
             Self::Database { .. } => ErrorClass::Internal,

@@ -15,6 +15,7 @@ use crate::error::StoreError;
 use crate::extents::PAGE;
 use crate::layers::RunHasher;
 use crate::records::ImageRecord;
+use crate::sparse::{HEAD, MAGIC, Sink, SparseDecoder, number};
 use crate::store::{Store, now};
 
 /// The largest image.
@@ -68,6 +69,7 @@ impl Store {
             store: self.clone(),
             name: name.clone(),
             origin: origin.chars().take(4096).collect(),
+            form: Form::Unknown(Vec::with_capacity(HEAD)),
             blocks: Blocks { file, path, size: 0, partial: Vec::new(), runs: RunHasher::default() },
             _staging: staging,
         })
@@ -96,7 +98,8 @@ impl Store {
     }
 }
 
-/// An image on its way in: write the raw file system, then publish. Dropping it leaves nothing.
+/// An image on its way in: write the file system, raw or as [`write_sparse`](crate::write_sparse) sends it,
+/// then publish. Dropping it leaves nothing.
 ///
 /// The errors of its [`Write`] carry a [`StoreError`] and keep the kind (`StorageFull` where the disk is
 /// full); [`ImageDraft::append`] is the same with the error as it is.
@@ -105,19 +108,62 @@ pub struct ImageDraft {
     store: Store,
     name: ImageName,
     origin: String,
+    form: Form,
     blocks: Blocks,
     _staging: tempfile::TempDir,
 }
 
+/// How the image comes in.
+#[derive(Debug)]
+enum Form {
+    /// The first bytes decide.
+    Unknown(Vec<u8>),
+    Raw,
+    Sparse(SparseDecoder),
+}
+
 impl ImageDraft {
     /// Takes in the next bytes.
-    pub fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        self.blocks.append(bytes)
+    pub fn append(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
+        if let Form::Unknown(start) = &mut self.form {
+            let (head, rest) = bytes.split_at(bytes.len().min(HEAD - start.len()));
+            start.extend_from_slice(head);
+            bytes = rest;
+            if start.len() == HEAD {
+                self.decide()?;
+            }
+        }
+        match &mut self.form {
+            Form::Unknown(_) => Ok(()),
+            Form::Raw => self.blocks.append(bytes),
+            Form::Sparse(decoder) => decoder.push(bytes, &mut self.blocks),
+        }
+    }
+
+    fn decide(&mut self) -> Result<(), StoreError> {
+        let Form::Unknown(start) = &mut self.form else { return Ok(()) };
+        let start = std::mem::take(start);
+        self.form = Form::Raw;
+        match start.strip_prefix(&MAGIC) {
+            Some(size) => {
+                let size = number(size);
+                if size > MAX_IMAGE_BYTES {
+                    return Err(StoreError::Size { what: "an image", bytes: size, max: MAX_IMAGE_BYTES });
+                }
+                self.form = Form::Sparse(SparseDecoder::new(size));
+                Ok(())
+            }
+            None => self.blocks.append(&start),
+        }
     }
 
     /// Makes the image visible under its name, replacing what had it. A last block that is not whole is
     /// filled with zeroes.
     pub fn publish(mut self) -> Result<ImageRecord, StoreError> {
+        self.decide()?;
+        if let Form::Sparse(decoder) = &self.form {
+            decoder.finish()?;
+        }
         let size = self.blocks.finish()?;
         let hash = std::mem::take(&mut self.blocks.runs).finish(size);
         disk::seal(&self.blocks.path)?;
@@ -149,6 +195,7 @@ impl Write for ImageDraft {
             let kind = match &e {
                 StoreError::Full { .. } => io::ErrorKind::StorageFull,
                 StoreError::Size { .. } => io::ErrorKind::FileTooLarge,
+                StoreError::BadUpload { .. } => io::ErrorKind::InvalidData,
                 _ => io::ErrorKind::Other,
             };
             io::Error::new(kind, e)
@@ -173,7 +220,15 @@ struct Blocks {
     runs: RunHasher,
 }
 
-impl Blocks {
+impl Sink for Blocks {
+    fn skip_to(&mut self, offset: u64) -> Result<bool, StoreError> {
+        let forward = self.partial.is_empty() && offset >= self.size;
+        if forward {
+            self.size = offset;
+        }
+        Ok(forward)
+    }
+
     fn append(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
         let page = PAGE as usize;
         let total = self.size + (self.partial.len() + bytes.len()) as u64;
@@ -195,7 +250,9 @@ impl Blocks {
         self.partial.extend_from_slice(rest);
         Ok(())
     }
+}
 
+impl Blocks {
     /// Stores whole blocks; neighbours that are not zero go out in one write.
     fn whole(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let page = PAGE as usize;
@@ -237,6 +294,8 @@ impl Blocks {
 
 #[cfg(test)]
 mod tests {
+    use forkd_protocol::error::ErrorClass;
+
     use super::*;
     use crate::layers::hash_image;
 
@@ -273,6 +332,58 @@ mod tests {
             assert_eq!(put(&store, "b", &content(), step).info.hash, image.info.hash, "{step}");
         }
         assert_eq!((files(&store, "images"), files(&store, "staging")), (1, 0));
+    }
+
+    #[test]
+    fn an_image_sent_without_its_holes_is_the_same_image() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("store")).unwrap();
+        let raw = put(&store, "raw", &content(), 1 << 20);
+        let mut sent = Vec::new();
+        crate::write_sparse(&raw.path, &mut sent).unwrap();
+        assert!(sent.len() < 256 << 10, "{}", sent.len());
+        for step in [1, 15, 16, 17, 4096, 1 << 20] {
+            assert_eq!(put(&store, "sparse", &sent, step).info.hash, raw.info.hash, "{step}");
+        }
+        let odd = folder.path().join("odd");
+        std::fs::write(&odd, [3; 5000]).unwrap();
+        let mut sent = Vec::new();
+        crate::write_sparse(&odd, &mut sent).unwrap();
+        assert_eq!(sent, [3; 5000]);
+    }
+
+    #[test]
+    fn a_sparse_stream_that_lies_or_is_cut_off_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let stream = |size: u64, heads: &[(u64, u64)]| {
+            let mut bytes = [&MAGIC[..], &size.to_le_bytes()].concat();
+            for (offset, length) in heads {
+                bytes.extend_from_slice(&offset.to_le_bytes());
+                bytes.extend_from_slice(&length.to_le_bytes());
+                bytes.resize(bytes.len() + usize::try_from(*length).unwrap_or(0).min(8192), 7);
+            }
+            bytes
+        };
+        let good = stream(16384, &[(4096, 4096), (16384, 0)]);
+        assert_eq!(put(&store, "good", &good, 100).info.size_bytes, 16384);
+        for (what, bytes) in [
+            ("cut in data", good[..100].to_vec()),
+            ("cut before the end", good[..good.len() - 16].to_vec()),
+            ("cut in a head", good[..good.len() - 1].to_vec()),
+            ("cut in the start", good[..9].to_vec()),
+            ("after the end", [&good[..], &good[16..]].concat()),
+            ("back", stream(16384, &[(4096, 4096), (0, 4096), (16384, 0)])),
+            ("beyond", stream(4096, &[(4096, 4096), (4096, 0)])),
+            ("overflow", stream(4096, &[(u64::MAX - 4095, 8192)])),
+            ("not whole", stream(16384, &[(1, 4096)])),
+            ("early end", stream(16384, &[(8192, 0)])),
+            ("too large", stream(u64::MAX - 4095, &[(u64::MAX - 4095, 0)])),
+        ] {
+            let mut draft = store.begin_image(&"bad".parse().unwrap(), "").unwrap();
+            let refused = draft.append(&bytes).err().or_else(|| draft.publish().err());
+            assert_eq!(refused.map(|e| e.class()), Some(ErrorClass::Caller), "{what}");
+        }
     }
 
     #[test]

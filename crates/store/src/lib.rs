@@ -33,6 +33,7 @@ mod open;
 mod records;
 mod sandboxes;
 mod snapshots;
+mod sparse;
 mod store;
 
 pub use draft::{DraftFiles, SnapshotDraft};
@@ -42,4 +43,5 @@ pub use kernels::KernelDraft;
 pub use manifest::{ImageRef, LayerRef, MANIFEST_FORMAT, Manifest};
 pub use open::OpenSnapshot;
 pub use records::{ImageRecord, KernelRecord, SandboxRow, SnapshotMeta, SnapshotRecord};
+pub use sparse::write_sparse;
 pub use store::Store;

@@ -1,6 +1,5 @@
 //! A folder becomes an ext4 file.
 
-use std::fs::{self, File};
 use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags};
@@ -30,17 +29,10 @@ pub(super) fn make_ext4(
         return Err(MakeError::Caller(format!("{content} bytes of content do not fit an image (64 GiB)")));
     }
     progress(&format!("writing {} MiB into a file system of {} MiB", content >> 20, size >> 20));
-    let aside = out.with_extension("new");
-    let file = File::create(&aside).map_err(|e| MakeError::io("create", &aside, e))?;
-    file.set_len(size).map_err(|e| MakeError::io("grow", &aside, e))?;
-    let result = mke2fs(folder, &aside, identity).and_then(|()| {
-        file.sync_all().map_err(|e| MakeError::io("write", &aside, e))?;
-        fs::rename(&aside, out).map_err(|e| MakeError::io("rename", &aside, e))
-    });
-    if result.is_err() {
-        let _ = fs::remove_file(&aside);
-    }
-    result
+    let file = super::file_beside(out)?;
+    file.as_file().set_len(size).map_err(|e| MakeError::io("grow", file.path(), e))?;
+    mke2fs(folder, file.path(), identity)?;
+    super::put_in_place(file, out)
 }
 
 fn mke2fs(folder: &Path, out: &Path, identity: &str) -> Result<(), MakeError> {

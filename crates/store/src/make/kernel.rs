@@ -247,15 +247,14 @@ fn kernel_of(package: &KernelPackage, cache: &Path) -> Result<MadeKernel, MakeEr
     if modules.exists() {
         return Ok(MadeKernel { name, vmlinuz: package.vmlinuz.clone(), modules, cached: true });
     }
-    let aside = modules.with_extension("new");
-    let archive = module_archive(package, GUEST_MODULES, &aside)?;
+    let aside = super::file_beside(&modules)?;
+    let archive = module_archive(package, GUEST_MODULES, aside.path())?;
     let lacking: Vec<_> =
         archive.missing.iter().filter(|m| !OPTIONAL_MODULES.contains(&m.as_str())).cloned().collect();
     if !lacking.is_empty() {
-        let _ = fs::remove_file(&aside);
         return Err(MakeError::KernelUnfit { release: package.release.clone(), missing: lacking.join(", ") });
     }
-    fs::rename(&aside, &modules).map_err(|e| MakeError::io("rename", &aside, e))?;
+    super::put_in_place(aside, &modules)?;
     Ok(MadeKernel { name, vmlinuz: package.vmlinuz.clone(), modules, cached: false })
 }
 

@@ -18,7 +18,10 @@ pub use kernel::{
     kernel_from_file, module_archive,
 };
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forkd_protocol::names::KernelName;
 
@@ -64,12 +67,39 @@ fn need_root(what: &str) -> Result<(), MakeError> {
     Err(MakeError::Caller(format!("{what} needs root: only root can give files their owners")))
 }
 
+/// What an interrupted run left is removed after this long; no run lasts as long.
+const STALE: Duration = Duration::from_secs(6 * 3600);
+const WORK_PREFIX: &str = "make-";
+
 /// A folder for what is half done, on the file system of the result; removed when dropped.
-fn work_folder(parent: &std::path::Path) -> Result<tempfile::TempDir, MakeError> {
-    use std::os::unix::fs::PermissionsExt;
+fn work_folder(parent: &Path) -> Result<tempfile::TempDir, MakeError> {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+        let ours = entry.file_name().to_string_lossy().starts_with(WORK_PREFIX);
+        if ours && age.is_some_and(|age| age > STALE) {
+            // Best effort: it costs space, not correctness.
+            let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
+        }
+    }
     tempfile::Builder::new()
-        .prefix("make-")
-        .permissions(std::fs::Permissions::from_mode(0o755))
+        .prefix(WORK_PREFIX)
+        .permissions(fs::Permissions::from_mode(0o755))
         .tempdir_in(parent)
         .map_err(|e| MakeError::io("create a folder in", parent, e))
+}
+
+/// A file to write in the folder of `out`, so that two runs do not write into one; removed when dropped.
+fn file_beside(out: &Path) -> Result<tempfile::NamedTempFile, MakeError> {
+    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::Builder::new()
+        .prefix(WORK_PREFIX)
+        .permissions(fs::Permissions::from_mode(0o644))
+        .tempfile_in(parent)
+        .map_err(|e| MakeError::io("create a file in", parent, e))
+}
+
+/// Gives a finished file its name.
+fn put_in_place(file: tempfile::NamedTempFile, out: &Path) -> Result<(), MakeError> {
+    file.as_file().sync_all().map_err(|e| MakeError::io("write", file.path(), e))?;
+    file.persist(out).map(drop).map_err(|e| MakeError::io("rename to", out, e.error))
 }
