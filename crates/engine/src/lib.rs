@@ -1,1 +1,36 @@
 //! The product: sandbox life, fork policy, snapshots. No HTTP, no CLI.
+//!
+//! ```text
+//!            Engine (facade)                 one method per verb, nothing else
+//!   fork ──────┬────── snapshot ── adopt     policy: what happens in which order, what is undone
+//!   sandbox: one task per life               the only writer of a sandbox's state
+//!   monitor: one process per machine         started, asked, ended, cleaned up after
+//!   guest: HTTP to the agent over vsock      bounded in size and time: its answers are hostile
+//! ```
+//!
+//! The engine never sees KVM or guest memory: it speaks to monitors through `forkd_protocol::control`, to
+//! agents through `forkd_protocol::guest`, and hands descriptors from the store to the former.
+
+#![forbid(unsafe_code)]
+
+mod adopt;
+mod artifacts;
+mod config;
+mod engine;
+mod error;
+mod fork;
+mod guest;
+mod identity;
+mod ids;
+mod monitor;
+mod sandbox;
+mod snapshot;
+
+pub use config::{Bounds, ConfigError, EngineConfig};
+pub use engine::Engine;
+pub use error::{EngineError, OpenError, RequestError};
+pub use fork::{ChildError, ForkError};
+pub use guest::{Body, BoxError, GuestError};
+pub use monitor::MonitorError;
+pub use sandbox::SandboxError;
+pub use snapshot::SnapshotError;

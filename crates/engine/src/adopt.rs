@@ -1,0 +1,170 @@
+//! Finding again what ran before this controller: adopted where it lives, removed where it does not.
+//!
+//! Three kinds of leftovers: a row whose monitor runs (adopted), a row whose monitor is gone (removed), and a
+//! run folder without a row (a fork or a parent that was in the middle of being made: its monitor is ended,
+//! the folder removed). A monitor is ours if it answers on the socket in our folder, or if the folder's or the
+//! row's pid still has the start time noted with it, in the same boot of the host. Nothing else is signalled.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forkd_host::process::{Process, boot_id};
+use forkd_protocol::names::SandboxId;
+use forkd_protocol::rest::{ForkTiming, SandboxInfo};
+use forkd_store::SandboxRow;
+use serde::{Deserialize, Serialize};
+use tracing::{info, warn};
+
+use crate::engine::{Shared, blocking};
+use crate::error::{EngineError, OpenError, chain};
+use crate::monitor::{Monitor, MonitorError, RunDir, stop_by_socket};
+use crate::sandbox::{Life, Task};
+
+/// What a row keeps for us beside its own columns.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Kept {
+    /// Pids and start times of another boot of the host mean nothing.
+    boot_id: String,
+    timing: ForkTiming,
+}
+
+/// The row of a sandbox that is about to be released.
+pub(crate) fn row_of(info: &SandboxInfo, id: &SandboxId, process: &Process) -> SandboxRow {
+    let kept = Kept { boot_id: boot_id().unwrap_or_default(), timing: info.timing };
+    SandboxRow {
+        id: id.clone(),
+        snapshot_tag: info.snapshot_tag.clone(),
+        pid: Some(process.pid()),
+        pid_start_ticks: Some(process.start_ticks()),
+        state: Life::Running.name().to_owned(),
+        created_at_unix: info.created_at_unix,
+        memory_limit_mib: info.memory_limit_mib,
+        ended: None,
+        branch_count: info.branch_count,
+        info_json: serde_json::to_string(&kept).unwrap_or_default(),
+    }
+}
+
+fn info_of(row: &SandboxRow) -> SandboxInfo {
+    SandboxInfo {
+        id: row.id.to_string(),
+        snapshot_tag: row.snapshot_tag.clone(),
+        netns: None,
+        guest_addr: String::new(),
+        created_at_unix: row.created_at_unix,
+        pid: row.pid,
+        memory_limit_mib: row.memory_limit_mib,
+        has_branched: row.branch_count > 0,
+        last_branch_memory_path: None,
+        branch_count: row.branch_count,
+        state: row.state.clone(),
+        ended: row.ended.clone(),
+        timing: kept(row).timing,
+    }
+}
+
+fn kept(row: &SandboxRow) -> Kept {
+    serde_json::from_str(&row.info_json).unwrap_or_default()
+}
+
+/// Goes through all leftovers. Run once, before the first request.
+pub(crate) async fn adopt_all(shared: &Arc<Shared>) -> Result<(), EngineError> {
+    let store = shared.store.clone();
+    let rows = blocking(move || store.sandboxes()).await??;
+    let adoptions = rows.iter().map(|row| {
+        let (shared, row) = (Arc::clone(shared), row.clone());
+        tokio::spawn(async move { adopt(&shared, row).await })
+    });
+    for adoption in adoptions.collect::<Vec<_>>() {
+        adoption.await.map_err(|_| EngineError::Broken)??;
+    }
+    let shared = Arc::clone(shared);
+    blocking(move || remove_strays(&shared, &rows)).await?
+}
+
+async fn adopt(shared: &Arc<Shared>, row: SandboxRow) -> Result<(), EngineError> {
+    let (looking, asked) = (Arc::clone(shared), row.clone());
+    let Some((monitor, life)) = blocking(move || look(&looking, &asked)).await?? else { return Ok(()) };
+    let watch = monitor.watch()?;
+    let (task, handle) = Task::new(shared.surroundings(), row.id.clone(), life, info_of(&row));
+    shared.registry.insert(handle);
+    tokio::spawn(task.live_on(monitor, watch));
+    info!(sandbox = %row.id, state = life.name(), "found again");
+    Ok(())
+}
+
+/// The monitor of a row where it is alive and well; otherwise nothing of it is left. Blocks.
+fn look(shared: &Shared, row: &SandboxRow) -> Result<Option<(Monitor, Life)>, EngineError> {
+    let bounds = shared.config.bounds;
+    let cgroup = shared.launcher.cgroups().find(row.id.as_str());
+    let dir = RunDir::new(shared.store.run_dir(&row.id));
+    let Some(process) = process_of(row)? else {
+        let reason = dir.explain_after_the_fact(cgroup.as_ref());
+        info!(sandbox = %row.id, reason, "ended while no controller ran; removed");
+        stop_by_socket(&dir, bounds.control);
+        if let Some(leaf) = cgroup {
+            leaf.remove().map_err(MonitorError::from)?;
+        }
+        shared.store.remove_run_dir(&row.id)?;
+        shared.store.remove_sandbox(&row.id)?;
+        return Ok(None);
+    };
+    let monitor = Monitor::adopted(row.id.clone(), process, cgroup, shared.store.clone(), bounds.end);
+    let phase = monitor.status(bounds.control).map(|status| status.phase);
+    if let Ok(Some(life)) = phase.as_ref().map(|&phase| Life::of_phase(phase)) {
+        return Ok(Some((monitor, life)));
+    }
+    let says = phase.map_or_else(|e| chain(&e), |phase| format!("it is {phase:?}"));
+    warn!(sandbox = %row.id, says, "found again, but it does not run; removed");
+    monitor.discard();
+    shared.store.remove_sandbox(&row.id)?;
+    Ok(None)
+}
+
+fn process_of(row: &SandboxRow) -> Result<Option<Process>, MonitorError> {
+    let same_boot = boot_id().is_ok_and(|now| now == kept(row).boot_id);
+    match (row.pid, row.pid_start_ticks) {
+        (Some(pid), Some(ticks)) if same_boot => Ok(Process::find(pid, ticks)?),
+        _ => Ok(None),
+    }
+}
+
+/// Ends and removes what has a run folder but no row. Blocks.
+fn remove_strays(shared: &Shared, rows: &[SandboxRow]) -> Result<(), EngineError> {
+    let run = shared.store.root().join("run");
+    for entry in list(&run)? {
+        let Some(id) = entry.file_name().and_then(|name| name.to_str()?.parse::<SandboxId>().ok()) else {
+            warn!(path = %entry.display(), "not a run folder; left alone");
+            continue;
+        };
+        if !rows.iter().any(|row| row.id == id) {
+            remove_stray(shared, &id)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_stray(shared: &Shared, id: &SandboxId) -> Result<(), EngineError> {
+    let bounds = shared.config.bounds;
+    let dir = RunDir::new(shared.store.run_dir(id));
+    let cgroup = shared.launcher.cgroups().find(id.as_str());
+    info!(sandbox = %id, "the leftover of an unfinished request is removed");
+    if let Some(process) = dir.noted_process() {
+        Monitor::adopted(id.clone(), process, cgroup, shared.store.clone(), bounds.end).discard();
+        return Ok(());
+    }
+    // Killed between starting it and noting it: then it still waits for a first message on its socket.
+    stop_by_socket(&dir, bounds.control);
+    if let Some(leaf) = cgroup {
+        leaf.remove().map_err(MonitorError::from)?;
+    }
+    Ok(shared.store.remove_run_dir(id)?)
+}
+
+fn list(folder: &PathBuf) -> Result<Vec<PathBuf>, OpenError> {
+    let failed = |source: io::Error| OpenError::Host { path: folder.clone(), source };
+    let entries = std::fs::read_dir(folder).map_err(failed)?;
+    entries.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>().map_err(failed)
+}

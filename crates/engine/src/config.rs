@@ -1,0 +1,130 @@
+//! What an engine is told when it opens.
+
+use std::env;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where everything lies and how long things may take.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// Root of the store.
+    pub root: PathBuf,
+    /// Folder of `forkd-vmm` and `forkd-agent`.
+    pub libexec: PathBuf,
+    /// How long things may take.
+    pub bounds: Bounds,
+}
+
+/// How long things may take. Generous by default: in an emulated host everything is thirty times slower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// One answer of a monitor to anything but a snapshot.
+    pub control: Duration,
+    /// A monitor writing a snapshot.
+    pub write: Duration,
+    /// A booted parent until its agent answers (`FORKD_BOOT_TIMEOUT_SECS`).
+    pub boot: Duration,
+    /// A restored child until its agent confirms the new identity (`FORKD_ANSWER_TIMEOUT_SECS`).
+    pub answer: Duration,
+    /// A guest freezing its workload (`FORKD_FREEZE_TIMEOUT_SECS`).
+    pub freeze: Duration,
+    /// Beyond the time that a call was given itself (`FORKD_GUEST_GRACE_SECS`).
+    pub guest_grace: Duration,
+    /// A killed process until it is gone.
+    pub end: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            control: Duration::from_secs(60),
+            write: Duration::from_secs(600),
+            boot: Duration::from_secs(180),
+            answer: Duration::from_secs(60),
+            freeze: Duration::from_secs(30),
+            guest_grace: Duration::from_secs(30),
+            end: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Why the surroundings could not be understood.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// An environment variable does not hold a number of seconds. Correct or unset it.
+    #[error("{name}={value:?} is not a number of seconds from 1 to 86400")]
+    Seconds {
+        /// Of the variable.
+        name: &'static str,
+        /// What it holds.
+        value: String,
+    },
+    /// The folder of this program could not be found. Set `FORKD_LIBEXEC`.
+    #[error("the folder of forkd-vmm and forkd-agent could not be found; set FORKD_LIBEXEC")]
+    Libexec {
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl EngineConfig {
+    /// The store at `root`, everything else from the environment.
+    pub fn from_env(root: impl Into<PathBuf>) -> Result<Self, ConfigError> {
+        let defaults = Bounds::default();
+        let bounds = Bounds {
+            boot: seconds("FORKD_BOOT_TIMEOUT_SECS", defaults.boot)?,
+            answer: seconds("FORKD_ANSWER_TIMEOUT_SECS", defaults.answer)?,
+            freeze: seconds("FORKD_FREEZE_TIMEOUT_SECS", defaults.freeze)?,
+            guest_grace: seconds("FORKD_GUEST_GRACE_SECS", defaults.guest_grace)?,
+            ..defaults
+        };
+        Ok(Self { root: root.into(), libexec: libexec()?, bounds })
+    }
+
+    pub(crate) fn monitor(&self) -> PathBuf {
+        self.libexec.join("forkd-vmm")
+    }
+
+    pub(crate) fn agent(&self) -> PathBuf {
+        self.libexec.join("forkd-agent")
+    }
+}
+
+fn libexec() -> Result<PathBuf, ConfigError> {
+    if let Some(folder) = env::var_os("FORKD_LIBEXEC").filter(|f| !f.is_empty()) {
+        return Ok(folder.into());
+    }
+    let program = env::current_exe().map_err(|source| ConfigError::Libexec { source })?;
+    program
+        .parent()
+        .map(Into::into)
+        .ok_or_else(|| ConfigError::Libexec { source: io::ErrorKind::NotFound.into() })
+}
+
+fn seconds(name: &'static str, default: Duration) -> Result<Duration, ConfigError> {
+    match env::var_os(name) {
+        Some(value) if !value.is_empty() => {
+            let value = value.to_string_lossy().into_owned();
+            parse_seconds(&value).ok_or(ConfigError::Seconds { name, value })
+        }
+        _ => Ok(default),
+    }
+}
+
+fn parse_seconds(value: &str) -> Option<Duration> {
+    value.trim().parse().ok().filter(|s| (1..=86_400).contains(s)).map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sensible_numbers_of_seconds_are_taken() {
+        assert_eq!(parse_seconds(" 90 "), Some(Duration::from_secs(90)));
+        for bad in ["0", "-1", "1.5", "10s", "", "86401", "99999999999999999999"] {
+            assert_eq!(parse_seconds(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! The facade: one method per verb.
+
+use std::future::Future;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use forkd_host::memory::memory_use;
+use forkd_protocol::guest::{Evaluated, Executed, Health, PATH_EVAL, PATH_EXEC, PATH_HEALTH};
+use forkd_protocol::names::{ImageName, KernelName, SandboxId, Tag};
+use forkd_protocol::rest::{
+    CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, ExecRequest, ExecResponse, ImageInfo,
+    KernelInfo, PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
+};
+use forkd_store::Store;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tracing::warn;
+
+use crate::artifacts::{take_image, take_kernel};
+use crate::config::EngineConfig;
+use crate::error::{EngineError, OpenError, RequestError};
+use crate::guest::{self, Body, GuestError, Limits};
+use crate::ids::Ids;
+use crate::monitor::{Launcher, check_root};
+use crate::sandbox::{Command, Handle, Registry, SandboxError, Surroundings};
+use crate::{adopt, fork, snapshot};
+
+/// A dying monitor's sockets close a moment before its end is noticed.
+const NOTICE_END: Duration = Duration::from_millis(500);
+
+/// Sandboxes, snapshots, images and kernels of one store. Cheap to clone. Dropping the last clone lets go of the
+/// sandboxes, which run on; the next engine that opens the store finds them again.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+/// What all clones of an engine share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: EngineConfig,
+    pub(crate) store: Store,
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) ids: Ids,
+    /// How many children may be on their way at once, over all requests.
+    pub(crate) permits: Arc<Semaphore>,
+}
+
+impl Shared {
+    pub(crate) fn surroundings(&self) -> Surroundings {
+        Surroundings {
+            store: self.store.clone(),
+            bounds: self.config.bounds,
+            registry: Arc::downgrade(&self.registry),
+        }
+    }
+}
+
+impl Engine {
+    /// Opens the store, adopts the sandboxes that run, removes what is left of those that do not.
+    pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
+        check_root(&config.root).map_err(|(needed, max)| OpenError::RootTooLong {
+            root: config.root.clone(),
+            needed,
+            max,
+        })?;
+        raise_descriptor_limit();
+        let root = config.root.clone();
+        let store = blocking(move || Store::open(&root)).await??;
+        let launcher = Launcher::new(&config, store.clone())
+            .map_err(|source| OpenError::Host { path: "/proc".into(), source })?;
+        let side_by_side = 2 * available_parallelism().map_or(1, |n| n.get());
+        let shared = Arc::new(Shared {
+            config,
+            store,
+            launcher: Arc::new(launcher),
+            registry: Arc::default(),
+            ids: Ids::new(),
+            permits: Arc::new(Semaphore::new(side_by_side)),
+        });
+        adopt::adopt_all(&shared).await?;
+        Ok(Self { shared })
+    }
+
+    /// The store, for what only concerns files.
+    pub fn store(&self) -> &Store {
+        &self.shared.store
+    }
+
+    /// The root of the store.
+    pub fn root(&self) -> &Path {
+        self.shared.store.root()
+    }
+
+    /// Forks children of a snapshot: all of them, or none and an error that says which failed and why.
+    /// Dropping the future gives them up.
+    pub async fn fork(&self, asked: CreateSandboxes) -> Result<Vec<SandboxInfo>, EngineError> {
+        fork::fork(&self.shared, asked).await
+    }
+
+    /// All sandboxes, oldest first; also those that are starting, and those that ended by themselves.
+    pub fn sandboxes(&self) -> Vec<SandboxInfo> {
+        self.shared.registry.infos()
+    }
+
+    /// One sandbox.
+    pub fn sandbox(&self, id: &SandboxId) -> Result<SandboxInfo, EngineError> {
+        Ok(self.find(id)?.view.borrow().info.clone())
+    }
+
+    /// Ends a sandbox and removes everything of it. Returns once nothing is left. One that has ended, or was
+    /// killed before, is no error.
+    pub async fn kill(&self, id: &SandboxId) -> Result<(), EngineError> {
+        let registry = &self.shared.registry;
+        let gone = || registry.was_removed(id);
+        let handle = match registry.get(id) {
+            Ok(handle) => handle,
+            Err(_) if gone() => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        let (answer, removed) = oneshot::channel();
+        let sent = handle.commands.send(Command::Kill(answer)).is_ok();
+        match if sent { removed.await.ok() } else { None } {
+            Some(result) => Ok(result?),
+            None if gone() => Ok(()),
+            None => Err(EngineError::Broken),
+        }
+    }
+
+    /// Runs a command to its end.
+    pub async fn exec(&self, id: &SandboxId, asked: ExecRequest) -> Result<ExecResponse, EngineError> {
+        if asked.args.is_empty() {
+            return Err(RequestError::Empty("args").into());
+        }
+        let limits = guest::exec_bounds(asked.timeout_secs, self.shared.config.bounds.guest_grace);
+        let question = guest::exec_request(asked);
+        let handle = self.running(id)?;
+        let told: Executed = ask(&handle, handle.guest.post(PATH_EXEC, &question, limits)).await?;
+        Ok(guest::exec_response(told)?)
+    }
+
+    /// Evaluates in the warm interpreter.
+    pub async fn eval(&self, id: &SandboxId, asked: EvalRequest) -> Result<EvalResponse, EngineError> {
+        let (question, limits) = guest::eval_request(asked, self.shared.config.bounds.guest_grace);
+        let handle = self.running(id)?;
+        let told: Evaluated = ask(&handle, handle.guest.post(PATH_EVAL, &question, limits)).await?;
+        Ok(guest::eval_response(told))
+    }
+
+    /// Asks the agent whether it is there.
+    pub async fn ping(&self, id: &SandboxId) -> Result<PingResponse, EngineError> {
+        let handle = self.running(id)?;
+        let limits = Limits::small(self.shared.config.bounds.guest_grace);
+        let told: Health = ask(&handle, handle.guest.get(PATH_HEALTH, limits)).await?;
+        Ok(guest::ping_response(told))
+    }
+
+    /// Passes a request on to the agent as it is, streaming both ways. Host and hop-by-hop headers are
+    /// replaced. Whoever reads the answer bounds it.
+    pub async fn agent_request(
+        &self,
+        id: &SandboxId,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, EngineError> {
+        let handle = self.running(id)?;
+        ask(&handle, handle.guest.pass(request, self.shared.config.bounds.guest_grace)).await
+    }
+
+    /// What its serial console printed, the newest 4 MiB.
+    pub async fn console(&self, id: &SandboxId) -> Result<Vec<u8>, EngineError> {
+        let dir = self.find(id)?.dir;
+        Ok(blocking(move || dir.read_console()).await?.map_err(|e| unreadable(id, "console", &e))?)
+    }
+
+    /// What its monitor logged, the newest 4 MiB.
+    pub async fn monitor_log(&self, id: &SandboxId) -> Result<Vec<u8>, EngineError> {
+        let dir = self.find(id)?.dir;
+        Ok(blocking(move || dir.read_monitor_log()).await?.map_err(|e| unreadable(id, "monitor log", &e))?)
+    }
+
+    /// What a sandbox uses right now.
+    pub async fn stats(&self, id: &SandboxId) -> Result<SandboxStats, EngineError> {
+        let handle = self.running(id)?;
+        let pid = handle.view.borrow().info.pid.unwrap_or_default();
+        let layers = self.root().join("layers");
+        let used = blocking(move || memory_use(pid, &layers))
+            .await?
+            .map_err(|e| unreadable(id, "memory use", &e))?;
+        // The pid was its own while it was read, since it is not reaped before it is shown as ended.
+        handle.check_running()?;
+        Ok(SandboxStats {
+            monitor_private_bytes: used.monitor_private,
+            guest_private_bytes: used.guest_private,
+            guest_shared_bytes: used.guest_shared,
+        })
+    }
+
+    /// Boots an image, warms it up, freezes it under a tag. `progress` is told what is being done; dropping the
+    /// future undoes what was done.
+    pub async fn create_snapshot(
+        &self,
+        asked: CreateSnapshot,
+        progress: mpsc::Sender<String>,
+    ) -> Result<SnapshotInfo, EngineError> {
+        snapshot::create(&self.shared, asked, &progress).await
+    }
+
+    /// All snapshots.
+    pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, EngineError> {
+        let records = self.in_store(|store| store.snapshots()).await?;
+        Ok(records.into_iter().map(|record| record.info).collect())
+    }
+
+    /// One snapshot.
+    pub async fn snapshot(&self, tag: Tag) -> Result<SnapshotInfo, EngineError> {
+        Ok(self.in_store(move |store| store.snapshot(&tag)).await?.info)
+    }
+
+    /// Removes a snapshot; children that run keep what they need.
+    pub async fn remove_snapshot(&self, tag: Tag) -> Result<(), EngineError> {
+        self.in_store(move |store| store.remove_snapshot(&tag)).await
+    }
+
+    /// All images.
+    pub async fn images(&self) -> Result<Vec<ImageInfo>, EngineError> {
+        let records = self.in_store(|store| store.images()).await?;
+        Ok(records.into_iter().map(|record| record.info).collect())
+    }
+
+    /// One image.
+    pub async fn image(&self, name: ImageName) -> Result<ImageInfo, EngineError> {
+        Ok(self.in_store(move |store| store.image(&name)).await?.info)
+    }
+
+    /// Takes in a raw ext4 file system. `from` is read on a thread where it may block; an error of it leaves
+    /// nothing.
+    pub async fn put_image(
+        &self,
+        name: ImageName,
+        origin: String,
+        from: impl Read + Send + 'static,
+    ) -> Result<ImageInfo, EngineError> {
+        let store = self.shared.store.clone();
+        blocking(move || take_image(&store, &name, &origin, from)).await?
+    }
+
+    /// Removes an image; snapshots made of it keep what they need.
+    pub async fn remove_image(&self, name: ImageName) -> Result<(), EngineError> {
+        self.in_store(move |store| store.remove_image(&name)).await
+    }
+
+    /// All kernels, newest first.
+    pub async fn kernels(&self) -> Result<Vec<KernelInfo>, EngineError> {
+        let records = self.in_store(|store| store.kernels()).await?;
+        Ok(records.into_iter().map(|record| record.info).collect())
+    }
+
+    /// Takes in a tar of `vmlinuz` and `modules.cpio`. `from` is read on a thread where it may block; an error
+    /// of it leaves nothing.
+    pub async fn put_kernel(
+        &self,
+        name: KernelName,
+        from: impl Read + Send + 'static,
+    ) -> Result<KernelInfo, EngineError> {
+        let store = self.shared.store.clone();
+        blocking(move || take_kernel(&store, &name, from)).await?
+    }
+
+    /// Removes a kernel; snapshots made with it do not need it.
+    pub async fn remove_kernel(&self, name: KernelName) -> Result<(), EngineError> {
+        self.in_store(move |store| store.remove_kernel(&name)).await
+    }
+
+    /// Lets go of all sandboxes, which run on. Nothing can be done with this engine afterwards.
+    pub fn shutdown(&self) {
+        self.shared.permits.close();
+        self.shared.registry.clear();
+    }
+
+    fn find(&self, id: &SandboxId) -> Result<Handle, SandboxError> {
+        self.shared.registry.get(id)
+    }
+
+    fn running(&self, id: &SandboxId) -> Result<Handle, SandboxError> {
+        let handle = self.find(id)?;
+        handle.check_running()?;
+        Ok(handle)
+    }
+
+    async fn in_store<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, forkd_store::StoreError> + Send + 'static,
+    ) -> Result<T, EngineError> {
+        let store = self.shared.store.clone();
+        Ok(blocking(move || work(&store)).await??)
+    }
+}
+
+/// An answer of a sandbox's agent, or that the sandbox is over, which is why there is none.
+async fn ask<T>(
+    handle: &Handle,
+    asking: impl Future<Output = Result<T, GuestError>>,
+) -> Result<T, EngineError> {
+    let broken = tokio::select! {
+        answer = asking => match answer {
+            Ok(answer) => return Ok(answer),
+            Err(e @ (GuestError::Connect(_) | GuestError::NotAccepted | GuestError::Http(_) | GuestError::BrokeOff(_))) => e,
+            Err(e) => return Err(e.into()),
+        },
+        over = handle.over() => return Err(over.into()),
+    };
+    match tokio::time::timeout(NOTICE_END, handle.over()).await {
+        Ok(over) => Err(over.into()),
+        Err(_) => Err(broken.into()),
+    }
+}
+
+/// Work that blocks, on a thread where it may.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, EngineError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| EngineError::Broken)
+}
+
+fn unreadable(id: &SandboxId, what: &'static str, e: &std::io::Error) -> SandboxError {
+    SandboxError::Unreadable { what, id: id.to_string(), reason: e.to_string() }
+}
+
+/// Each sandbox takes a few descriptors, and the usual soft limit is 1024.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(e) = setrlimit(Resource::Nofile, raised) {
+        warn!(error = %e, "the limit of open files could not be raised");
+    }
+}

@@ -1,0 +1,189 @@
+//! What callers of the engine see when something is not done.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use forkd_protocol::error::ErrorClass;
+use forkd_protocol::names::NameError;
+use forkd_protocol::rest::ErrorBody;
+use forkd_store::StoreError;
+
+use crate::fork::ForkError;
+use crate::guest::GuestError;
+use crate::monitor::MonitorError;
+use crate::sandbox::SandboxError;
+use crate::snapshot::SnapshotError;
+
+/// Anything the engine did not do; one variant per concern.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The request is wrong.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The engine did not open.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The store refused or failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A sandbox is not there, or not in a state for this.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    /// Children could not be forked; nothing of them is left.
+    #[error(transparent)]
+    Fork(#[from] ForkError),
+    /// A snapshot could not be made; nothing of it is left.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// A monitor refused or failed.
+    #[error(transparent)]
+    Monitor(#[from] MonitorError),
+    /// A guest refused or failed.
+    #[error(transparent)]
+    Guest(#[from] GuestError),
+    /// A background thread of the engine broke; a fault of forkd.
+    #[error("a task of the engine ended before its work was done")]
+    Broken,
+}
+
+/// What is wrong with a request.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// A tag, id or other name is not valid.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A number is outside its range.
+    #[error("{what} must be {min} to {max}, not {given}")]
+    Range {
+        /// Which number.
+        what: &'static str,
+        /// Smallest.
+        min: u64,
+        /// Largest.
+        max: u64,
+        /// What was asked for.
+        given: u64,
+    },
+    /// A field that may not be empty is.
+    #[error("{0} must not be empty")]
+    Empty(&'static str),
+    /// An uploaded kernel archive is not one.
+    #[error("the kernel archive is refused: {0}")]
+    KernelArchive(String),
+    /// A body could not be read to its end.
+    #[error("the upload broke off")]
+    Upload(#[source] std::io::Error),
+}
+
+/// Why an engine did not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Sockets below this root would have paths that the kernel refuses. Choose a shorter one.
+    #[error(
+        "the root {root} is too long: sockets below it would need {needed} bytes, at most {max} are possible"
+    )]
+    RootTooLong {
+        /// The root.
+        root: PathBuf,
+        /// What the longest socket path would need.
+        needed: usize,
+        /// What the kernel takes.
+        max: usize,
+    },
+    /// Something of the host could not be read.
+    #[error("{path} could not be opened")]
+    Host {
+        /// What.
+        path: PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+impl EngineError {
+    /// Who has to act.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Request(_) => ErrorClass::Caller,
+            Self::Open(OpenError::RootTooLong { .. }) => ErrorClass::Caller,
+            Self::Open(OpenError::Host { .. }) => ErrorClass::HostUnfit,
+            Self::Store(e) => e.class(),
+            Self::Sandbox(e) => e.class(),
+            Self::Fork(e) => e.class(),
+            Self::Snapshot(e) => e.class(),
+            Self::Monitor(e) => e.class(),
+            Self::Guest(e) => e.class(),
+            Self::Broken => ErrorClass::Internal,
+        }
+    }
+
+    /// What happened, for the machine.
+    pub fn code(&self) -> &str {
+        let own = match self {
+            Self::Store(e) => store_code(e),
+            Self::Sandbox(e) => Some(e.code()),
+            Self::Fork(e) => e.code(),
+            Self::Snapshot(e) => e.code(),
+            Self::Guest(e) => Some(e.code()),
+            Self::Request(_) | Self::Open(_) | Self::Monitor(_) | Self::Broken => None,
+        };
+        own.unwrap_or_else(|| class_code(self.class()))
+    }
+
+    /// The shape that clients are answered with: the whole chain of causes as one text.
+    pub fn body(&self) -> ErrorBody {
+        let failures = if let Self::Fork(e) = self { e.failures() } else { Vec::new() };
+        ErrorBody { error: chain(self), code: self.code().to_owned(), failures }
+    }
+}
+
+impl From<NameError> for EngineError {
+    fn from(e: NameError) -> Self {
+        Self::Request(e.into())
+    }
+}
+
+/// A number in its range, as the type it is used as.
+pub(crate) fn in_range<T: TryFrom<u64>>(
+    what: &'static str,
+    given: u64,
+    min: u64,
+    max: u64,
+) -> Result<T, RequestError> {
+    let fits = (min..=max).contains(&given).then(|| T::try_from(given).ok()).flatten();
+    fits.ok_or(RequestError::Range { what, min, max, given })
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(e) = cause {
+        text.push_str(": ");
+        text.push_str(&e.to_string());
+        cause = e.source();
+    }
+    text
+}
+
+pub(crate) fn store_code(e: &StoreError) -> Option<&'static str> {
+    match e {
+        StoreError::TagTaken { .. } => Some("tag_taken"),
+        StoreError::Locked { .. } => Some("store_in_use"),
+        StoreError::Full { .. } => Some("no_space"),
+        _ => None,
+    }
+}
+
+fn class_code(class: ErrorClass) -> &'static str {
+    match class {
+        ErrorClass::Caller => "bad_request",
+        ErrorClass::NotFound => "not_found",
+        ErrorClass::Conflict => "conflict",
+        ErrorClass::Exhausted => "exhausted",
+        ErrorClass::HostUnfit => "host_unfit",
+        ErrorClass::GuestFault => "guest_fault",
+        ErrorClass::Corrupt => "corrupt",
+        ErrorClass::Internal => "internal",
+    }
+}

@@ -1,0 +1,139 @@
+//! One child, from nothing until it knows who it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forkd_protocol::guest::{Health, Identified, PATH_HEALTH, PATH_IDENTITY};
+use forkd_protocol::names::SandboxId;
+use forkd_protocol::rest::ForkTiming;
+use forkd_store::OpenSnapshot;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::ChildError;
+use crate::guest::{Guest, GuestError, Limits};
+use crate::identity::new_identity;
+use crate::monitor::{Launcher, Monitor, MonitorError};
+use crate::sandbox::Born;
+
+/// First pause before a guest that accepts no connection is tried again; it doubles up to [`RETRY_MAX`].
+const RETRY_FIRST: Duration = Duration::from_millis(2);
+const RETRY_MAX: Duration = Duration::from_millis(100);
+
+/// What all children of one request share.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) launcher: Arc<Launcher>,
+    pub(super) snapshot: Arc<OpenSnapshot>,
+    pub(super) permits: Arc<Semaphore>,
+    /// How long each may take to answer.
+    pub(super) answer: Duration,
+    pub(super) started: Instant,
+    pub(super) env: BTreeMap<String, String>,
+    pub(super) memory_limit_mib: Option<u64>,
+}
+
+/// From nothing to a child that knows who it is. Where it fails, nothing of it is left.
+pub(super) async fn bear(
+    request: Arc<Request>,
+    id: SandboxId,
+    guest: Arc<Guest>,
+    give_up: CancellationToken,
+) -> Result<Born, ChildError> {
+    let permit = tokio::select! {
+        biased;
+        () = give_up.cancelled() => return Err(ChildError::GivenUp),
+        permit = request.permits.acquire() => permit.map_err(|_| ChildError::GivenUp)?,
+    };
+    let (launching, child) = (Arc::clone(&request), id.clone());
+    let launched = tokio::task::spawn_blocking(move || launch(&launching, &child)).await;
+    let (monitor, mut timing) = launched.map_err(|_| ChildError::Broken)??;
+    let watch = match monitor.watch() {
+        Ok(watch) => watch,
+        Err(e) => return fail(monitor, e.into()).await,
+    };
+    let answered = tokio::select! {
+        () = give_up.cancelled() => Err(ChildError::GivenUp),
+        () = watch.ended() => Err(ChildError::Monitor(MonitorError::Ended(String::new()))),
+        identified = identify(&request, &id, &guest) => identified,
+    };
+    drop(permit);
+    match answered {
+        Ok(told) => {
+            timing.answered_us = micros(request.started);
+            debug!(sandbox = %id, steps = ?told.steps, ?timing, "answered");
+            Ok(Born { monitor, watch, timing })
+        }
+        Err(e) => fail(monitor, e).await,
+    }
+}
+
+/// Removes a child and tells how its monitor ended, where that is why.
+async fn fail(monitor: Monitor, e: ChildError) -> Result<Born, ChildError> {
+    let removing = tokio::task::spawn_blocking(move || {
+        let e = match e {
+            ChildError::Monitor(MonitorError::Ended(_)) => MonitorError::Ended(monitor.post_mortem()).into(),
+            other => other,
+        };
+        monitor.discard();
+        e
+    });
+    Err(removing.await.unwrap_or(ChildError::Broken))
+}
+
+/// The part that blocks: a process, and the machine in it.
+fn launch(request: &Request, id: &SandboxId) -> Result<(Monitor, ForkTiming), MonitorError> {
+    let monitor = request.launcher.start(id, request.memory_limit_mib)?;
+    let started_us = micros(request.started);
+    match request.launcher.restore(&monitor, &request.snapshot) {
+        Ok(()) => {
+            Ok((monitor, ForkTiming { started_us, restored_us: micros(request.started), answered_us: 0 }))
+        }
+        Err(e) => {
+            monitor.discard();
+            Err(e)
+        }
+    }
+}
+
+/// Tells a child who it is; until it listens, tries again.
+async fn identify(request: &Request, id: &SandboxId, guest: &Guest) -> Result<Identified, ChildError> {
+    let bound = request.answer;
+    let telling = async {
+        reach(guest).await;
+        let mut identity = new_identity(id, &request.env).map_err(ChildError::Entropy)?;
+        loop {
+            match guest.post(PATH_IDENTITY, &identity, Limits::small(bound)).await {
+                // The connection broke before the answer. If the agent never saw the question, ask again;
+                // if it did, some steps ran and must not run twice.
+                Err(GuestError::Connect(_) | GuestError::NotAccepted | GuestError::Http(_)) => {
+                    reach(guest).await;
+                    let health: Health =
+                        guest.get(PATH_HEALTH, Limits::small(bound)).await.map_err(ChildError::Identity)?;
+                    if health.identity == identity.id {
+                        return Err(ChildError::Identity(GuestError::NotAccepted));
+                    }
+                    identity = new_identity(id, &request.env).map_err(ChildError::Entropy)?;
+                }
+                other => return other.map_err(ChildError::Identity),
+            }
+        }
+    };
+    let late = |_| Err(ChildError::Identity(GuestError::late("its identity", bound)));
+    tokio::time::timeout(bound, telling).await.unwrap_or_else(late)
+}
+
+/// Waits until the agent accepts a connection, which is then there for the next call.
+pub(crate) async fn reach(guest: &Guest) {
+    let mut pause = RETRY_FIRST;
+    while guest.reach().await.is_err() {
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}

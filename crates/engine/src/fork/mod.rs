@@ -1,0 +1,207 @@
+//! Forking children of a snapshot: side by side, all or none.
+//!
+//! One child: run folder, monitor, one `Restore` message with the snapshot's open descriptors, then the new
+//! identity. It counts once its agent has confirmed who it is. When all have, their rows are written in one go
+//! and they are released; before that, whatever goes wrong (a child, a kill, the client going away, the engine
+//! being dropped) removes all of them.
+
+mod child;
+mod error;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use forkd_protocol::names::{NameError, SandboxId, Tag};
+use forkd_protocol::rest::{CreateSandboxes, ForkTiming, MAX_CHILDREN, SandboxInfo};
+use forkd_store::{SandboxRow, Store};
+use futures::future::join_all;
+use tokio::sync::oneshot;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub(crate) use child::reach;
+use child::{Request, bear};
+pub use error::{ChildError, ForkError};
+
+use crate::engine::{Shared, blocking};
+use crate::error::{EngineError, RequestError, in_range};
+use crate::ids::unix_now;
+use crate::monitor::MonitorError;
+use crate::sandbox::{Command, Handle, Life, SandboxError, Surroundings, Task};
+
+/// Forks; dropping the future gives all children up.
+pub(crate) async fn fork(
+    shared: &Arc<Shared>,
+    asked: CreateSandboxes,
+) -> Result<Vec<SandboxInfo>, EngineError> {
+    let started = Instant::now();
+    check(&asked)?;
+    if asked.memory_limit_mib.is_some() {
+        shared.launcher.cgroups().available().map_err(MonitorError::from)?;
+    }
+    let tag: Tag = asked.snapshot_tag.parse()?;
+    let store = shared.store.clone();
+    let snapshot = blocking(move || store.open_snapshot(&tag)).await??;
+    let request = Arc::new(Request {
+        launcher: Arc::clone(&shared.launcher),
+        snapshot,
+        permits: Arc::clone(&shared.permits),
+        answer: shared.config.bounds.answer,
+        started,
+        env: asked.env.clone(),
+        memory_limit_mib: asked.memory_limit_mib,
+    });
+    let brood = Brood::start(shared, &request, &asked)?;
+    brood.raise(shared, asked.n).await
+}
+
+fn check(asked: &CreateSandboxes) -> Result<(), RequestError> {
+    in_range::<u64>("n", u64::from(asked.n), 1, u64::from(MAX_CHILDREN))?;
+    if let Some(mib) = asked.memory_limit_mib {
+        in_range::<u64>("memory_limit_mib", mib, 16, 1 << 20)?;
+    }
+    Ok(())
+}
+
+/// The children of one request until they are released.
+#[derive(Debug)]
+struct Brood {
+    children: Vec<(Handle, oneshot::Receiver<Result<SandboxRow, ChildError>>)>,
+    give_up: CancellationToken,
+    /// Gives all of them up when the request's future is dropped.
+    guard: DropGuard,
+}
+
+impl Brood {
+    fn start(
+        shared: &Arc<Shared>,
+        request: &Arc<Request>,
+        asked: &CreateSandboxes,
+    ) -> Result<Self, NameError> {
+        let give_up = CancellationToken::new();
+        let mut brood = Self { children: Vec::new(), guard: give_up.clone().drop_guard(), give_up };
+        let around = shared.surroundings();
+        for _ in 0..asked.n {
+            let id = shared.ids.sandbox()?;
+            brood.add(shared, &around, id, request, asked);
+        }
+        Ok(brood)
+    }
+
+    fn add(
+        &mut self,
+        shared: &Arc<Shared>,
+        around: &Surroundings,
+        id: SandboxId,
+        request: &Arc<Request>,
+        asked: &CreateSandboxes,
+    ) {
+        let info = info_of(&id, asked);
+        let (task, handle) = Task::new(around.clone(), id.clone(), Life::Starting, info);
+        shared.registry.insert(handle.clone());
+        let give_up = self.give_up.clone();
+        let birth = bear(Arc::clone(request), id, Arc::clone(&handle.guest), give_up.clone());
+        let (tell, ready) = oneshot::channel();
+        tokio::spawn(task.live_from_birth(birth, give_up, tell));
+        self.children.push((handle, ready));
+    }
+
+    /// Waits for all, writes their rows, releases them.
+    async fn raise(self, shared: &Arc<Shared>, asked: u32) -> Result<Vec<SandboxInfo>, EngineError> {
+        let (handles, answers): (Vec<_>, Vec<_>) = self.children.into_iter().unzip();
+        let give_up = &self.give_up;
+        let waiting = answers.into_iter().map(|ready| async move {
+            let answer = ready.await.unwrap_or(Err(ChildError::Broken));
+            if answer.is_err() {
+                give_up.cancel();
+            }
+            answer
+        });
+        let mut rows = Vec::new();
+        let mut failed = Vec::new();
+        let mut given_up = false;
+        for (handle, answer) in handles.iter().zip(join_all(waiting).await) {
+            match answer {
+                Ok(row) => rows.push(row),
+                Err(ChildError::GivenUp) => given_up = true,
+                Err(e) => failed.push((handle.id.clone(), e)),
+            }
+        }
+        if !failed.is_empty() || given_up {
+            remove_all(&handles).await;
+            let e =
+                if failed.is_empty() { ForkError::GivenUp } else { ForkError::Children { asked, failed } };
+            return Err(e.into());
+        }
+        // Beside this future, which may be dropped any time: released are all of them or none.
+        let (store, guard) = (shared.store.clone(), self.guard);
+        tokio::spawn(async move {
+            let released = release(store, &handles, rows).await;
+            guard.disarm();
+            released
+        })
+        .await
+        .map_err(|_| EngineError::Broken)?
+    }
+}
+
+/// Writes the rows, so that a controller which is killed finds these children again, then lets them live.
+async fn release(
+    store: Store,
+    handles: &[Handle],
+    rows: Vec<SandboxRow>,
+) -> Result<Vec<SandboxInfo>, EngineError> {
+    let written = store.clone();
+    let writing = blocking(move || rows.iter().try_for_each(|row| written.put_sandbox(row))).await;
+    let result = match writing {
+        Ok(Ok(())) => commit(handles).await.map_err(EngineError::from),
+        Ok(Err(e)) => Err(e.into()),
+        Err(e) => Err(e),
+    };
+    if result.is_err() {
+        remove_all(handles).await;
+        let ids: Vec<SandboxId> = handles.iter().map(|handle| handle.id.clone()).collect();
+        blocking(move || ids.iter().try_for_each(|id| store.remove_sandbox(id))).await??;
+    }
+    result?;
+    Ok(handles.iter().map(|handle| handle.view.borrow().info.clone()).collect())
+}
+
+async fn commit(handles: &[Handle]) -> Result<(), ForkError> {
+    for handle in handles {
+        let (answer, released) = oneshot::channel();
+        let sent = handle.commands.send(Command::Commit(answer)).is_ok();
+        if !sent || released.await.is_err() {
+            return Err(ForkError::GivenUp);
+        }
+    }
+    Ok(())
+}
+
+async fn remove_all(handles: &[Handle]) {
+    let removals = handles.iter().map(|handle| async move {
+        let (answer, removed) = oneshot::channel();
+        if handle.commands.send(Command::Kill(answer)).is_ok() {
+            // Unanswered where it was gone already; a failure was logged by the task and stays listed.
+            let _: Result<Result<(), SandboxError>, _> = removed.await;
+        }
+    });
+    join_all(removals).await;
+}
+
+fn info_of(id: &SandboxId, asked: &CreateSandboxes) -> SandboxInfo {
+    SandboxInfo {
+        id: id.to_string(),
+        snapshot_tag: asked.snapshot_tag.clone(),
+        netns: None,
+        guest_addr: String::new(),
+        created_at_unix: unix_now(),
+        pid: None,
+        memory_limit_mib: asked.memory_limit_mib,
+        has_branched: false,
+        last_branch_memory_path: None,
+        branch_count: 0,
+        state: Life::Starting.name().to_owned(),
+        ended: None,
+        timing: ForkTiming::default(),
+    }
+}

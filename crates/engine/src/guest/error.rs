@@ -1,0 +1,139 @@
+//! What can go wrong between the host and an agent.
+
+use std::io;
+use std::time::Duration;
+
+use forkd_protocol::error::ErrorClass;
+use forkd_protocol::guest::GuestRefusal;
+use http::StatusCode;
+
+use super::BoxError;
+
+/// Most characters of a refusal that are repeated to people.
+const MAX_MESSAGE: usize = 16 * 1024;
+
+/// Why a guest did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// The monitor's socket does not take connections: the monitor is gone or stands still.
+    #[error("the sandbox takes no connections")]
+    Connect(#[source] io::Error),
+    /// Nothing in the guest listens for the agent's port.
+    #[error("the agent of the sandbox accepts no connection")]
+    NotAccepted,
+    /// The handshake was answered with something else.
+    #[error("the sandbox answered the vsock handshake with nonsense")]
+    Greeting,
+    /// The agent broke the connection or does not speak HTTP.
+    #[error("the agent of the sandbox does not answer properly")]
+    Http(#[source] hyper::Error),
+    /// The answer stopped before its end.
+    #[error("the answer of the sandbox broke off")]
+    BrokeOff(#[source] BoxError),
+    /// The answer is larger than this call carries; stream it instead.
+    #[error("the answer of the sandbox is larger than {max} bytes")]
+    TooLarge {
+        /// The bound.
+        max: usize,
+    },
+    /// The answer is not what the protocol says.
+    #[error("the answer of the sandbox could not be understood")]
+    Malformed(#[source] serde_json::Error),
+    /// A path or header cannot be sent. Correct the request.
+    #[error("the request cannot be passed on")]
+    BadRequest(#[source] http::Error),
+    /// The call took longer than it was given, and the grace on top of it.
+    #[error("the sandbox did not answer {what} within {} s", .after.as_secs_f64())]
+    Late {
+        /// What was asked.
+        what: &'static str,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The agent said no.
+    #[error("{}", .refusal.message)]
+    Refused {
+        /// HTTP status of the answer.
+        status: StatusCode,
+        /// What it said.
+        refusal: GuestRefusal,
+    },
+}
+
+impl GuestError {
+    pub(crate) fn late(what: &'static str, after: Duration) -> Self {
+        Self::Late { what, after }
+    }
+
+    /// From a refusal's body, which may be anything.
+    pub(crate) fn refused(status: StatusCode, body: &[u8]) -> Self {
+        let refusal = serde_json::from_slice(body).ok().filter(|r: &GuestRefusal| is_code(&r.code));
+        let mut refusal = refusal.unwrap_or_else(|| GuestRefusal {
+            code: "guest_refused".to_owned(),
+            message: format!("the agent of the sandbox answered {status}"),
+        });
+        if let Some((end, _)) = refusal.message.char_indices().nth(MAX_MESSAGE) {
+            refusal.message.truncate(end);
+        }
+        Self::Refused { status, refusal }
+    }
+
+    /// Who has to act. What the agent calls the caller's fault is.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::BadRequest(_) => ErrorClass::Caller,
+            Self::Refused { status, .. } => match *status {
+                StatusCode::NOT_FOUND => ErrorClass::NotFound,
+                StatusCode::CONFLICT => ErrorClass::Conflict,
+                s if s.is_client_error() => ErrorClass::Caller,
+                _ => ErrorClass::GuestFault,
+            },
+            _ => ErrorClass::GuestFault,
+        }
+    }
+
+    /// What happened, for the machine.
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Connect(_) | Self::NotAccepted => "guest_unreachable",
+            Self::Late { .. } => "guest_timeout",
+            Self::TooLarge { .. } => "answer_too_large",
+            Self::Refused { refusal, .. } => &refusal.code,
+            Self::BadRequest(_) => "bad_request",
+            Self::Greeting | Self::Http(_) | Self::BrokeOff(_) | Self::Malformed(_) => "guest_fault",
+        }
+    }
+}
+
+/// Codes go to machines: only what looks like one is passed on.
+fn is_code(code: &str) -> bool {
+    (1..=64).contains(&code.len())
+        && code.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_passed_on_and_nonsense_is_not() {
+        let body = br#"{"code":"no_python","message":"there is no python3"}"#;
+        let e = GuestError::refused(StatusCode::BAD_REQUEST, body);
+        assert_eq!(
+            (e.code(), e.class(), e.to_string().as_str()),
+            ("no_python", ErrorClass::Caller, "there is no python3")
+        );
+        for body in [&b"<html>"[..], br#"{"code":"<b>","message":"x"}"#, br#"{"code":"","message":"x"}"#] {
+            let e = GuestError::refused(StatusCode::INTERNAL_SERVER_ERROR, body);
+            assert_eq!((e.code(), e.class()), ("guest_refused", ErrorClass::GuestFault));
+        }
+    }
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let body =
+            serde_json::to_vec(&GuestRefusal { code: "x".into(), message: "ü".repeat(100_000) }).unwrap();
+        let text = GuestError::refused(StatusCode::CONFLICT, &body).to_string();
+        assert_eq!(text.chars().count(), MAX_MESSAGE);
+    }
+}

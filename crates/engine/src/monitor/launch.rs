@@ -1,0 +1,206 @@
+//! Starting monitors and handing them what they need.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use forkd_host::cgroup::Cgroups;
+use forkd_host::process::Process;
+use forkd_protocol::control::{
+    Boot, CpuModel, DiskPart, FdRole, Reply, Request, Restore, Snapshot, Snapshotted,
+};
+use forkd_protocol::names::SandboxId;
+use forkd_store::{DraftFiles, OpenSnapshot, Store};
+
+use super::process::Monitor;
+use super::rundir::{RunDir, RunFiles};
+use super::{MonitorError, process};
+use crate::config::{Bounds, EngineConfig};
+
+/// Everything that starting a monitor takes, opened once.
+#[derive(Debug)]
+pub(crate) struct Launcher {
+    store: Store,
+    cgroups: Cgroups,
+    program: PathBuf,
+    /// `/proc`, for a monitor whose own root is empty.
+    proc_dir: File,
+    bounds: Bounds,
+}
+
+/// A parent to boot.
+#[derive(Debug)]
+pub(crate) struct ParentPlan {
+    pub(crate) kernel: PathBuf,
+    pub(crate) initrd: PathBuf,
+    pub(crate) disk: PathBuf,
+    pub(crate) vcpus: u8,
+    pub(crate) memory_mib: u32,
+    pub(crate) cpu: CpuModel,
+}
+
+/// The guest's command line; the monitor adds what its devices need. `tsc=reliable` and `no_timer_check`
+/// because the guest's clock is KVM's and there is nothing to calibrate it against.
+const CMDLINE: &str = "console=ttyS0 reboot=k panic=-1 quiet 8250.nr_uarts=1 pci=off \
+                       random.trust_cpu=on tsc=reliable no_timer_check";
+
+impl Launcher {
+    pub(crate) fn new(config: &EngineConfig, store: Store) -> Result<Self, std::io::Error> {
+        // A directory opened for reading is as good a handle as O_PATH for openat.
+        let proc_dir = File::open("/proc")?;
+        let (program, bounds) = (config.monitor(), config.bounds);
+        Ok(Self { store, cgroups: Cgroups::detect(), program, proc_dir, bounds })
+    }
+
+    pub(crate) fn cgroups(&self) -> &Cgroups {
+        &self.cgroups
+    }
+
+    /// Starts the process, in its cgroup where it has a limit. It waits for a first message; blocks.
+    pub(crate) fn start(
+        &self,
+        id: &SandboxId,
+        memory_limit_mib: Option<u64>,
+    ) -> Result<Monitor, MonitorError> {
+        let dir = RunDir::new(self.store.create_run_dir(id)?);
+        let process = match self.spawn(&dir) {
+            Ok(process) => process,
+            Err(e) => {
+                self.store.remove_run_dir(id)?;
+                return Err(e);
+            }
+        };
+        let mut monitor = Monitor::new(id.clone(), process, self.store.clone(), self.bounds.end);
+        match self.settle(&mut monitor, id, memory_limit_mib) {
+            Ok(()) => Ok(monitor),
+            Err(e) => {
+                monitor.discard();
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes a child of a snapshot run; blocks. Opens nothing of the snapshot: its files are open already.
+    pub(crate) fn restore(&self, monitor: &Monitor, snapshot: &OpenSnapshot) -> Result<(), MonitorError> {
+        let files = monitor.dir().open_files(snapshot.disk_bytes)?;
+        let mut parcel = Parcel::default();
+        for (role, fd) in &snapshot.files {
+            parcel.add(*role, fd.as_fd());
+        }
+        self.add_own(&mut parcel, &files);
+        let generation = *uuid::Uuid::new_v4().as_bytes();
+        let request = Request::Restore(Restore { roles: parcel.roles, run: true, generation });
+        done(monitor.call(&request, &parcel.fds, self.bounds.control)?)
+    }
+
+    /// Boots a parent; blocks.
+    pub(crate) fn boot(&self, monitor: &Monitor, plan: &ParentPlan) -> Result<(), MonitorError> {
+        let (kernel, initrd, disk) = (open(&plan.kernel)?, open(&plan.initrd)?, open(&plan.disk)?);
+        let disk_bytes = disk.metadata().map_err(|e| MonitorError::file("look at", &plan.disk, e))?.len();
+        let files = monitor.dir().open_files(disk_bytes)?;
+        let mut parcel = Parcel::default();
+        parcel.add(FdRole::Kernel, kernel.as_fd());
+        parcel.add(FdRole::Initrd, initrd.as_fd());
+        parcel.add(FdRole::Disk { disk: 0, part: DiskPart::Base }, disk.as_fd());
+        self.add_own(&mut parcel, &files);
+        let request = Request::Boot(Boot {
+            vcpus: plan.vcpus,
+            memory_mib: plan.memory_mib,
+            cmdline: CMDLINE.to_owned(),
+            cpu: plan.cpu,
+            roles: parcel.roles,
+        });
+        done(monitor.call(&request, &parcel.fds, self.bounds.control)?)
+    }
+
+    /// Has a machine written into a draft, after which it stands still; blocks.
+    pub(crate) fn snapshot(
+        &self,
+        monitor: &Monitor,
+        draft: &DraftFiles,
+    ) -> Result<Snapshotted, MonitorError> {
+        let mut parcel = Parcel::default();
+        parcel.add(FdRole::StateOut, draft.state.as_fd());
+        parcel.add(FdRole::MemoryOut, draft.memory.as_fd());
+        parcel.add(FdRole::MemoryExtentsOut, draft.memory_extents.as_fd());
+        parcel.add(FdRole::DiskExtentsOut { disk: 0 }, draft.disk_extents.as_fd());
+        let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: false });
+        match monitor.call(&request, &parcel.fds, self.bounds.write)? {
+            Reply::Snapshotted(told) => Ok(told),
+            _ => Err(MonitorError::WrongAnswer),
+        }
+    }
+
+    fn spawn(&self, dir: &RunDir) -> Result<Process, MonitorError> {
+        let control = OwnedFd::from(dir.listen_control()?);
+        let log = dir.create_log()?;
+        // The command owns our copy of the control socket and drops it at the end of this function: if the
+        // monitor dies, the socket has no listener left and asking it fails at once.
+        let mut child = Command::new(&self.program)
+            .stdin(Stdio::from(control))
+            .stdout(Stdio::null())
+            .stderr(Stdio::from(log))
+            .env_clear()
+            .process_group(0)
+            .spawn()
+            .map_err(|source| MonitorError::Start { program: self.program.clone(), source })?;
+        Process::of_child(child.id()).map_err(|e| {
+            let _ = child.kill();
+            let _ = child.wait();
+            e.into()
+        })
+    }
+
+    fn settle(
+        &self,
+        monitor: &mut Monitor,
+        id: &SandboxId,
+        limit_mib: Option<u64>,
+    ) -> Result<(), MonitorError> {
+        monitor.dir().note_process(monitor.process())?;
+        if let Some(mib) = limit_mib {
+            let leaf = self.cgroups.create(id.as_str(), mib.saturating_mul(1 << 20))?;
+            let pid = monitor.process().pid();
+            monitor.set_cgroup(leaf).add(pid)?;
+        }
+        Ok(())
+    }
+
+    fn add_own<'a>(&'a self, parcel: &mut Parcel<'a>, files: &'a RunFiles) {
+        parcel.add(FdRole::Disk { disk: 0, part: DiskPart::Top }, files.top.as_fd());
+        parcel.add(FdRole::VsockListener, files.vsock.as_fd());
+        parcel.add(FdRole::Console, files.console.as_fd());
+        parcel.add(FdRole::ProcDir, self.proc_dir.as_fd());
+        parcel.add(FdRole::LastWords, files.last_words.as_fd());
+    }
+}
+
+/// Asks whatever monitor listens in this folder to end; false where none does. Blocks.
+pub(crate) fn stop_by_socket(dir: &RunDir, bound: Duration) -> bool {
+    process::converse(dir, &Request::Stop, &[], bound).is_ok()
+}
+
+/// Descriptors and what each is for, in one order.
+#[derive(Debug, Default)]
+struct Parcel<'a> {
+    roles: Vec<FdRole>,
+    fds: Vec<BorrowedFd<'a>>,
+}
+
+impl<'a> Parcel<'a> {
+    fn add(&mut self, role: FdRole, fd: BorrowedFd<'a>) {
+        self.roles.push(role);
+        self.fds.push(fd);
+    }
+}
+
+fn done(reply: Reply) -> Result<(), MonitorError> {
+    if let Reply::Done { .. } = reply { Ok(()) } else { Err(MonitorError::WrongAnswer) }
+}
+
+fn open(path: &Path) -> Result<File, MonitorError> {
+    File::open(path).map_err(|e| MonitorError::file("open", path, e))
+}

@@ -1,0 +1,218 @@
+//! A running monitor and everything on the host that is its own.
+
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use forkd_host::cgroup::Cgroup;
+use forkd_host::process::Process;
+use forkd_protocol::control::{Connection, ControlError, Reply, Request, Status};
+use forkd_protocol::names::SandboxId;
+use forkd_store::Store;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tracing::warn;
+
+use super::{MonitorError, RunDir, ending};
+use crate::error::chain;
+
+/// One monitor: its process, run folder and cgroup leaf. Dropping it ends and removes all of that, so that a
+/// step which fails leaves nothing; a sandbox that is up is [kept](Monitor::keep).
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    id: SandboxId,
+    dir: RunDir,
+    process: Arc<Process>,
+    cgroup: Option<Cgroup>,
+    store: Store,
+    /// How long the killed process may take to go.
+    end_within: Duration,
+    on_drop: OnDrop,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnDrop {
+    Remove,
+    Keep,
+}
+
+impl Monitor {
+    pub(super) fn new(id: SandboxId, process: Process, store: Store, end_within: Duration) -> Self {
+        let dir = RunDir::new(store.run_dir(&id));
+        let process = Arc::new(process);
+        Self { id, dir, process, cgroup: None, store, end_within, on_drop: OnDrop::Remove }
+    }
+
+    /// One that was started before this controller.
+    pub(crate) fn adopted(
+        id: SandboxId,
+        process: Process,
+        cgroup: Option<Cgroup>,
+        store: Store,
+        end_within: Duration,
+    ) -> Self {
+        let mut monitor = Self::new(id, process, store, end_within);
+        monitor.cgroup = cgroup;
+        monitor.on_drop = OnDrop::Keep;
+        monitor
+    }
+
+    pub(super) fn set_cgroup(&mut self, leaf: Cgroup) -> &Cgroup {
+        self.cgroup.insert(leaf)
+    }
+
+    pub(crate) fn dir(&self) -> &RunDir {
+        &self.dir
+    }
+
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// From now on it outlives this handle (and this controller).
+    pub(crate) fn keep(&mut self) {
+        self.on_drop = OnDrop::Keep;
+    }
+
+    /// Notices its end.
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe; the pidfd lives as long as the handle that is shared here"
+    )]
+    pub(crate) fn watch(&self) -> Result<Watch, MonitorError> {
+        AsyncFd::with_interest(Arc::clone(&self.process), Interest::READABLE)
+            .map(|fd| Watch { fd })
+            .map_err(|e| MonitorError::file("watch", self.dir.path(), e))
+    }
+
+    /// Asks and waits; blocks. Every single read and write is bounded.
+    pub(crate) fn call(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        bound: Duration,
+    ) -> Result<Reply, MonitorError> {
+        match converse(&self.dir, request, fds, bound) {
+            Ok(Reply::Refused(refusal)) => Err(MonitorError::Refused(refusal)),
+            Ok(reply) => Ok(reply),
+            Err(source) => Err(MonitorError::Control { ended: self.ended(), source }),
+        }
+    }
+
+    /// What it says about itself; blocks.
+    pub(crate) fn status(&self, bound: Duration) -> Result<Status, MonitorError> {
+        match self.call(&Request::Status, &[], bound)? {
+            Reply::Status(status) => Ok(status),
+            _ => Err(MonitorError::WrongAnswer),
+        }
+    }
+
+    /// How it ended, where it did. A dying process closes its sockets a moment before it is dead, so it is
+    /// given a moment.
+    fn ended(&self) -> Option<String> {
+        let gone = self.process.ended_within(Duration::from_millis(200)).unwrap_or(false);
+        gone.then(|| self.post_mortem())
+    }
+
+    /// Reaps the process, which has ended, and tells why it did; blocks.
+    pub(crate) fn post_mortem(&self) -> String {
+        let ending = self.process.reap().unwrap_or(forkd_host::process::Ending::Unknown);
+        ending::explain(&self.dir, self.cgroup.as_ref(), ending)
+    }
+
+    /// Sends SIGKILL, which does not block.
+    pub(crate) fn kill(&self) -> Result<(), MonitorError> {
+        Ok(self.process.kill()?)
+    }
+
+    /// Frees what a machine that has ended still holds, all but its logs; blocks.
+    pub(crate) fn bury(&mut self) -> Result<(), MonitorError> {
+        self.release()?;
+        self.dir.keep_logs_only()
+    }
+
+    /// Ends the process and removes everything that was its own; blocks. May be repeated.
+    pub(crate) fn remove(&mut self) -> Result<(), MonitorError> {
+        self.on_drop = OnDrop::Keep;
+        self.process.kill()?;
+        self.release()?;
+        Ok(self.store.remove_run_dir(&self.id)?)
+    }
+
+    /// The same where nothing can be done about a failure but say so.
+    pub(crate) fn discard(mut self) {
+        if let Err(e) = self.remove() {
+            warn!(sandbox = %self.id, error = %chain(&e), "leftovers of a monitor could not be removed");
+        }
+    }
+
+    fn release(&mut self) -> Result<(), MonitorError> {
+        if !self.process.ended_within(self.end_within)? {
+            return Err(MonitorError::Stuck(self.process.pid()));
+        }
+        self.process.reap()?;
+        if let Some(leaf) = &self.cgroup {
+            leaf.remove()?;
+            self.cgroup = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        if self.on_drop == OnDrop::Keep {
+            return;
+        }
+        // Dropped by a request that was given up, maybe on a thread of the runtime, which must not wait.
+        let _ = self.process.kill();
+        let leftover = Self {
+            id: self.id.clone(),
+            dir: self.dir.clone(),
+            process: Arc::clone(&self.process),
+            cgroup: self.cgroup.take(),
+            store: self.store.clone(),
+            end_within: self.end_within,
+            on_drop: OnDrop::Keep,
+        };
+        thread::spawn(move || leftover.discard());
+    }
+}
+
+/// Resolves when a process has ended.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    fd: AsyncFd<Arc<Process>>,
+}
+
+impl Watch {
+    /// Waits for the end; returns at once ever after.
+    pub(crate) async fn ended(&self) {
+        while let Ok(mut ready) = self.fd.readable().await {
+            if !self.fd.get_ref().is_alive() {
+                return;
+            }
+            ready.clear_ready();
+        }
+    }
+
+    /// Waits for the end, at most `bound`; false where the process goes on.
+    pub(crate) async fn ended_within(&self, bound: Duration) -> bool {
+        tokio::time::timeout(bound, self.ended()).await.is_ok()
+    }
+}
+
+/// One question over a connection of its own.
+pub(super) fn converse(
+    dir: &RunDir,
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+    bound: Duration,
+) -> Result<Reply, ControlError> {
+    let stream = UnixStream::connect(dir.control())?;
+    let mut connection = Connection::new(stream);
+    connection.set_timeout(Some(bound))?;
+    connection.call(request, fds)
+}

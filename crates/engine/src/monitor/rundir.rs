@@ -1,0 +1,224 @@
+//! The folder of one machine: sockets, logs and the private disk top.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use forkd_host::process::{self, Process};
+
+use super::MonitorError;
+use crate::ids::MAX_ID_LEN;
+
+/// Longest path of a Unix socket (`sun_path`, with its closing zero).
+const MAX_SOCKET_PATH: usize = 108;
+/// Most bytes of a log that are handed out, from its end.
+const MAX_LOG_BYTES: u64 = 4 << 20;
+
+/// Where the files of one machine lie.
+#[derive(Debug, Clone)]
+pub(crate) struct RunDir {
+    path: PathBuf,
+}
+
+/// What a monitor is handed of its folder.
+#[derive(Debug)]
+pub(crate) struct RunFiles {
+    pub(crate) top: File,
+    pub(crate) vsock: UnixListener,
+    pub(crate) console: File,
+    pub(crate) last_words: File,
+}
+
+impl RunDir {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn control(&self) -> PathBuf {
+        self.path.join("control.sock")
+    }
+
+    pub(crate) fn vsock(&self) -> PathBuf {
+        self.path.join("vsock.sock")
+    }
+
+    pub(crate) fn console(&self) -> PathBuf {
+        self.path.join("console.log")
+    }
+
+    pub(crate) fn monitor_log(&self) -> PathBuf {
+        self.path.join("monitor.log")
+    }
+
+    pub(crate) fn top(&self) -> PathBuf {
+        self.path.join("disk0.top")
+    }
+
+    pub(crate) fn last_words(&self) -> PathBuf {
+        self.path.join("last-words")
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.path.join("monitor.pid")
+    }
+
+    /// Makes what a monitor is handed; the top is a hole as large as the disk below it.
+    pub(crate) fn open_files(&self, disk_bytes: u64) -> Result<RunFiles, MonitorError> {
+        let top_path = self.top();
+        let top = create(&top_path, true)?;
+        top.set_len(disk_bytes).map_err(|e| MonitorError::file("size", &top_path, e))?;
+        Ok(RunFiles {
+            top,
+            vsock: listen(&self.vsock())?,
+            console: create(&self.console(), false)?,
+            last_words: create(&self.last_words(), false)?,
+        })
+    }
+
+    pub(crate) fn listen_control(&self) -> Result<UnixListener, MonitorError> {
+        listen(&self.control())
+    }
+
+    pub(crate) fn create_log(&self) -> Result<File, MonitorError> {
+        create(&self.monitor_log(), false)
+    }
+
+    /// Notes which process belongs to this folder, for a controller that finds the folder but no row.
+    pub(crate) fn note_process(&self, process: &Process) -> Result<(), MonitorError> {
+        let path = self.pid_file();
+        let boot = process::boot_id().map_err(|e| MonitorError::file("write", &path, e))?;
+        fs::write(&path, format!("{} {} {boot}\n", process.pid(), process.start_ticks()))
+            .map_err(|e| MonitorError::file("write", &path, e))
+    }
+
+    /// The process that was noted, where it is still that one.
+    pub(crate) fn noted_process(&self) -> Option<Process> {
+        let note = fs::read_to_string(self.pid_file()).ok()?;
+        let mut fields = note.split_ascii_whitespace();
+        let (pid, ticks, boot) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?, fields.next()?);
+        if process::boot_id().ok()? != boot {
+            return None;
+        }
+        Process::find(pid, ticks).ok().flatten()
+    }
+
+    /// Removes all but the logs: what is worth reading once a machine has ended.
+    pub(crate) fn keep_logs_only(&self) -> Result<(), MonitorError> {
+        for path in [self.top(), self.vsock(), self.control(), self.last_words(), self.pid_file()] {
+            match fs::remove_file(&path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(MonitorError::file("remove", &path, e));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of the serial console, the newest where there are many.
+    pub(crate) fn read_console(&self) -> io::Result<Vec<u8>> {
+        tail(&self.console(), MAX_LOG_BYTES)
+    }
+
+    /// What the monitor said, the newest where it said much.
+    pub(crate) fn read_monitor_log(&self) -> io::Result<Vec<u8>> {
+        tail(&self.monitor_log(), MAX_LOG_BYTES)
+    }
+}
+
+/// How long the longest socket path below `root` is; an error where the kernel would refuse it.
+pub(crate) fn check_root(root: &Path) -> Result<(), (usize, usize)> {
+    let longest = root.join("run").join("x".repeat(MAX_ID_LEN)).join("control.sock");
+    let needed = longest.as_os_str().len() + 1;
+    if needed <= MAX_SOCKET_PATH { Ok(()) } else { Err((needed, MAX_SOCKET_PATH)) }
+}
+
+/// The last `max` bytes of a file, also of one that grows meanwhile.
+pub(crate) fn tail(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(max)))?;
+    let mut bytes = Vec::new();
+    file.take(max).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn listen(path: &Path) -> Result<UnixListener, MonitorError> {
+    UnixListener::bind(path).map_err(|e| MonitorError::file("listen on", path, e))
+}
+
+fn create(path: &Path, read: bool) -> Result<File, MonitorError> {
+    OpenOptions::new()
+        .read(read)
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .map_err(|e| MonitorError::file("create", path, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir() -> (tempfile::TempDir, RunDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::new(dir.path().to_owned());
+        (dir, run)
+    }
+
+    #[test]
+    fn a_top_is_a_hole_of_the_disks_size() {
+        use std::os::unix::fs::MetadataExt;
+        let (_keep, run) = dir();
+        let files = run.open_files(1 << 30).unwrap();
+        let meta = files.top.metadata().unwrap();
+        assert_eq!((meta.len(), meta.blocks()), (1 << 30, 0));
+        assert!(run.open_files(1 << 30).is_err(), "a folder belongs to one machine");
+    }
+
+    #[test]
+    fn only_logs_stay_of_what_has_ended() {
+        let (keep, run) = dir();
+        run.open_files(4096).unwrap();
+        let _ = (run.listen_control().unwrap(), run.create_log().unwrap());
+        run.keep_logs_only().unwrap();
+        run.keep_logs_only().unwrap();
+        let mut left: Vec<_> = fs::read_dir(keep.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["console.log", "monitor.log"]);
+    }
+
+    #[test]
+    fn a_note_leads_back_to_the_process_and_a_stale_one_to_nobody() {
+        let (_keep, run) = dir();
+        let me = Process::of_child(std::process::id()).unwrap();
+        assert!(run.noted_process().is_none());
+        run.note_process(&me).unwrap();
+        assert_eq!(run.noted_process().unwrap().pid(), me.pid());
+        let note = fs::read_to_string(run.pid_file()).unwrap();
+        fs::write(run.pid_file(), note.replacen(&me.start_ticks().to_string(), "1", 1)).unwrap();
+        assert!(run.noted_process().is_none());
+        fs::write(run.pid_file(), "nonsense").unwrap();
+        assert!(run.noted_process().is_none());
+    }
+
+    #[test]
+    fn a_root_that_is_too_deep_is_told_apart() {
+        assert!(check_root(Path::new("/var/lib/forkd")).is_ok());
+        assert!(check_root(&Path::new("/").join("d".repeat(80))).is_err());
+    }
+
+    #[test]
+    fn a_log_is_read_from_its_end() {
+        let (keep, _run) = dir();
+        let path = keep.path().join("log");
+        fs::write(&path, b"0123456789").unwrap();
+        assert_eq!(tail(&path, 4).unwrap(), b"6789");
+        assert_eq!(tail(&path, 400).unwrap(), b"0123456789");
+    }
+}

@@ -1,0 +1,15 @@
+//! Sandboxes: one task per life is the only writer of its state.
+//!
+//! [`state`] decides, as a pure function, what an event means in a state. [`task`] carries it out. [`registry`]
+//! is how everybody else finds a sandbox: its mailbox, a view of its state, and its agent. What is in the
+//! middle of being born is there too, so that it can be seen and killed.
+
+mod error;
+mod registry;
+mod state;
+mod task;
+
+pub use error::SandboxError;
+pub(crate) use registry::{Handle, Registry};
+pub(crate) use state::Life;
+pub(crate) use task::{Born, Command, Surroundings, Task};

@@ -1,0 +1,291 @@
+//! The task that owns one sandbox's life: the only place where its state changes.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+
+use forkd_protocol::names::SandboxId;
+use forkd_protocol::rest::{ForkTiming, SandboxInfo};
+use forkd_store::{SandboxRow, Store};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinError;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::SandboxError;
+use super::registry::{Handle, Registry, View};
+use super::state::{Event, Life, Step, decide};
+use crate::adopt::row_of;
+use crate::config::Bounds;
+use crate::error::chain;
+use crate::guest::Guest;
+use crate::monitor::{Monitor, RunDir, Watch};
+
+/// What others can ask of a sandbox's task.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Its row is written. Unanswered where it is no longer there to run.
+    Commit(oneshot::Sender<()>),
+    /// End it and remove it. Unanswered where it was gone already.
+    Kill(oneshot::Sender<Result<(), SandboxError>>),
+}
+
+/// What the task needs from the engine. Not the registry itself, which holds the task's mailbox: when the
+/// engine is dropped, the mailboxes close and the tasks end.
+#[derive(Debug, Clone)]
+pub(crate) struct Surroundings {
+    pub(crate) store: Store,
+    pub(crate) bounds: Bounds,
+    pub(crate) registry: Weak<Registry>,
+}
+
+/// A child that answered.
+#[derive(Debug)]
+pub(crate) struct Born {
+    pub(crate) monitor: Monitor,
+    pub(crate) watch: Watch,
+    pub(crate) timing: ForkTiming,
+}
+
+/// A monitor of which nothing is left, or why something is.
+type Removed = (Monitor, Result<(), String>);
+
+/// One sandbox.
+#[derive(Debug)]
+pub(crate) struct Task {
+    around: Surroundings,
+    id: SandboxId,
+    life: Life,
+    commands: mpsc::UnboundedReceiver<Command>,
+    view: watch::Sender<View>,
+    guest: Arc<Guest>,
+    /// Who waits for its removal.
+    killers: Vec<oneshot::Sender<Result<(), SandboxError>>>,
+    /// Who waits for it to be released.
+    committer: Option<oneshot::Sender<()>>,
+    /// Cancelled when the request that wants it is given up; means nothing once it runs.
+    give_up: CancellationToken,
+}
+
+impl Task {
+    /// A sandbox in `life`, and how others reach it. The caller registers the handle and spawns the task.
+    pub(crate) fn new(
+        around: Surroundings,
+        id: SandboxId,
+        life: Life,
+        mut info: SandboxInfo,
+    ) -> (Self, Handle) {
+        let (sender, commands) = mpsc::unbounded_channel();
+        info.state = life.name().to_owned();
+        let (view, seen) = watch::channel(View { life, info });
+        let dir = RunDir::new(around.store.run_dir(&id));
+        let guest = Arc::new(Guest::new(dir.vsock()));
+        let handle = Handle { id: id.clone(), commands: sender, view: seen, guest: Arc::clone(&guest), dir };
+        let task = Self {
+            around,
+            id,
+            life,
+            commands,
+            view,
+            guest,
+            killers: Vec::new(),
+            committer: None,
+            give_up: CancellationToken::new(),
+        };
+        (task, handle)
+    }
+
+    /// Lives from the start. `birth` leaves nothing where it fails, and fails soon once `give_up` is
+    /// cancelled. `ready` is told the row to write; then the sandbox waits for [`Command::Commit`].
+    pub(crate) async fn live_from_birth<E>(
+        mut self,
+        birth: impl Future<Output = Result<Born, E>>,
+        give_up: CancellationToken,
+        ready: oneshot::Sender<Result<SandboxRow, E>>,
+    ) {
+        self.give_up = give_up;
+        match self.attend(birth).await {
+            Ok(born) => {
+                self.view.send_modify(|view| {
+                    view.info.pid = Some(born.monitor.process().pid());
+                    view.info.timing = born.timing;
+                });
+                let row = row_of(&self.view.borrow().info, &self.id, born.monitor.process());
+                // Nobody waits any more: the request was given up between the answer and here.
+                let wanted = ready.send(Ok(row)).is_ok() && self.killers.is_empty();
+                self.live(born.monitor, born.watch, (!wanted).then_some(Event::KillAsked)).await;
+            }
+            Err(e) => {
+                self.life = decide(self.life, Event::Failed).0;
+                self.forget();
+                let _ = ready.send(Err(e));
+            }
+        }
+    }
+
+    /// Lives on from before this controller.
+    pub(crate) async fn live_on(mut self, monitor: Monitor, watch: Watch) {
+        self.live(monitor, watch, None).await;
+    }
+
+    async fn attend<E>(&mut self, birth: impl Future<Output = Result<Born, E>>) -> Result<Born, E> {
+        let mut birth = pin!(birth);
+        loop {
+            tokio::select! {
+                born = &mut birth => return born,
+                command = self.commands.recv(), if !self.give_up.is_cancelled() => {
+                    if let Some(Command::Kill(answer)) = command {
+                        self.killers.push(answer);
+                    }
+                    self.give_up.cancel();
+                }
+            }
+        }
+    }
+
+    async fn live(&mut self, monitor: Monitor, watch: Watch, first: Option<Event>) {
+        if let Err(e) = self.obey(monitor, watch, first).await {
+            // A step panicked, or the runtime shuts down under it. What is left is found at the next start.
+            warn!(sandbox = %self.id, error = %e, "a step of this sandbox was not completed");
+        }
+    }
+
+    async fn obey(
+        &mut self,
+        mut monitor: Monitor,
+        watch: Watch,
+        first: Option<Event>,
+    ) -> Result<(), JoinError> {
+        let mut pending = first;
+        loop {
+            let event = match pending.take() {
+                Some(event) => event,
+                None => match self.next_event(&watch).await {
+                    Some(event) => event,
+                    // The engine lets go. What was released runs on; what was not is removed by its guard.
+                    None => return Ok(()),
+                },
+            };
+            let (life, step) = decide(self.life, event);
+            self.life = life;
+            match step {
+                Step::Release => self.release(&mut monitor),
+                Step::Bury => monitor = self.bury(monitor).await?,
+                Step::Remove => {
+                    let removed;
+                    (monitor, removed) = self.remove(monitor, &watch).await?;
+                    match removed {
+                        Ok(()) => {
+                            self.forget();
+                            return Ok(());
+                        }
+                        Err(reason) => self.refuse_killers(&reason),
+                    }
+                    pending = Some(Event::NotRemoved);
+                }
+                Step::List => self.publish(None),
+                Step::Nothing => self.committer = None,
+            }
+        }
+    }
+
+    async fn next_event(&mut self, watch: &Watch) -> Option<Event> {
+        let alive = matches!(self.life, Life::Starting | Life::Running | Life::Paused);
+        tokio::select! {
+            biased;
+            command = self.commands.recv() => match command? {
+                Command::Kill(answer) => {
+                    self.killers.push(answer);
+                    Some(Event::KillAsked)
+                }
+                Command::Commit(answer) => {
+                    self.committer = Some(answer);
+                    Some(Event::Committed)
+                }
+            },
+            () = watch.ended(), if alive => Some(Event::ProcessEnded),
+            () = self.give_up.cancelled(), if self.life == Life::Starting => Some(Event::KillAsked),
+        }
+    }
+
+    fn release(&mut self, monitor: &mut Monitor) {
+        monitor.keep();
+        self.publish(None);
+        info!(sandbox = %self.id, "running");
+        if let Some(committer) = self.committer.take() {
+            let _ = committer.send(());
+        }
+    }
+
+    /// The process has ended by itself: tell why, free everything but the logs.
+    async fn bury(&mut self, monitor: Monitor) -> Result<Monitor, JoinError> {
+        self.guest.close();
+        let (store, id) = (self.around.store.clone(), self.id.clone());
+        let burying = tokio::task::spawn_blocking(move || {
+            let mut monitor = monitor;
+            let reason = monitor.post_mortem();
+            let freed = monitor.bury().map_err(|e| chain(&e));
+            let freed = freed.and_then(|()| store.remove_sandbox(&id).map_err(|e| chain(&e)));
+            (monitor, reason, freed)
+        });
+        let (monitor, reason, freed) = burying.await?;
+        info!(sandbox = %self.id, reason, "ended by itself");
+        if let Err(e) = freed {
+            warn!(sandbox = %self.id, error = e, "leftovers of an ended sandbox could not be removed");
+        }
+        self.publish(Some(reason));
+        Ok(monitor)
+    }
+
+    async fn remove(&mut self, monitor: Monitor, watch: &Watch) -> Result<Removed, JoinError> {
+        self.publish(None);
+        self.guest.close();
+        if let Err(e) = monitor.kill() {
+            return Ok((monitor, Err(chain(&e))));
+        }
+        // Waited for here, so that a thousand kills at once do not hold a thousand threads.
+        watch.ended_within(self.around.bounds.end).await;
+        let (store, id) = (self.around.store.clone(), self.id.clone());
+        let removing = tokio::task::spawn_blocking(move || {
+            let mut monitor = monitor;
+            let removed = monitor.remove().map_err(|e| chain(&e));
+            let removed = removed.and_then(|()| store.remove_sandbox(&id).map_err(|e| chain(&e)));
+            (monitor, removed)
+        });
+        removing.await
+    }
+
+    fn refuse_killers(&mut self, reason: &str) {
+        warn!(sandbox = %self.id, reason, "could not be removed");
+        self.publish(Some(format!("it could not be removed: {reason}")));
+        for killer in self.killers.drain(..) {
+            let _ = killer
+                .send(Err(SandboxError::NotRemoved { id: self.id.to_string(), reason: reason.to_owned() }));
+        }
+    }
+
+    /// Nothing of it is left.
+    fn forget(&mut self) {
+        self.guest.close();
+        self.publish(None);
+        if let Some(registry) = self.around.registry.upgrade() {
+            registry.remove(&self.id);
+        }
+        info!(sandbox = %self.id, "removed");
+        for killer in self.killers.drain(..) {
+            let _ = killer.send(Ok(()));
+        }
+    }
+
+    /// Shows the state to others; `ended` says why it is over, where that is news.
+    fn publish(&self, ended: Option<String>) {
+        self.view.send_modify(|view| {
+            view.life = self.life;
+            view.info.state = self.life.name().to_owned();
+            if ended.is_some() {
+                view.info.ended = ended;
+                view.info.pid = None;
+            }
+        });
+    }
+}

@@ -1,0 +1,127 @@
+//! Making a snapshot: boot an image, warm it up, freeze it, write it, publish it.
+//!
+//! The tag is reserved first, so two requests for one tag never both boot. Every step that takes long is told
+//! to whoever listens. Where a step fails, or the request's future is dropped, the guards of the parent and of
+//! the draft remove both.
+
+mod error;
+mod parent;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use forkd_protocol::control::Snapshotted;
+use forkd_protocol::names::{ImageName, KernelName, Tag};
+use forkd_protocol::rest::{CreateSnapshot, SnapshotInfo, SnapshotTiming};
+use forkd_store::{SnapshotDraft, SnapshotMeta};
+use tokio::sync::mpsc;
+use tracing::{debug, info};
+
+pub use error::SnapshotError;
+use parent::Parent;
+
+use crate::engine::{Shared, blocking};
+use crate::error::{EngineError, RequestError, in_range};
+use crate::monitor::{Monitor, MonitorError};
+
+/// A request whose names and numbers are fine.
+#[derive(Debug)]
+struct Plan {
+    tag: Tag,
+    image: ImageName,
+    kernel: Option<KernelName>,
+    vcpus: u8,
+    memory_mib: u32,
+    asked: CreateSnapshot,
+}
+
+/// Makes a snapshot; dropping the future undoes what was done.
+pub(crate) async fn create(
+    shared: &Arc<Shared>,
+    asked: CreateSnapshot,
+    progress: &mpsc::Sender<String>,
+) -> Result<SnapshotInfo, EngineError> {
+    let plan = check(asked)?;
+    let tell = |line: String| {
+        debug!(tag = %plan.tag, line, "snapshot");
+        // Advice for whoever listens; a slow or absent listener does not hold the snapshot up.
+        let _ = progress.try_send(line);
+    };
+    let (store, tag) = (shared.store.clone(), plan.tag.clone());
+    let draft = blocking(move || store.begin_snapshot(&tag)).await??;
+    let started = Instant::now();
+    tell(format!("booting {} with {} vCPU and {} MiB", plan.image, plan.vcpus, plan.memory_mib));
+    let parent = Parent::boot(shared, &plan).await?;
+    let health = parent.up(shared).await?;
+    let boot_ms = millis(started);
+    tell(format!("up after {boot_ms} ms (agent {})", health.agent));
+    let warm_ms = parent.warm(&plan, shared, &tell).await?;
+    let writing = Instant::now();
+    tell("freezing".to_owned());
+    parent.freeze(shared).await?;
+    tell("writing".to_owned());
+    let Parent { monitor, image, kernel, .. } = parent;
+    let (draft, written) = write(shared, draft, monitor).await?;
+    tell(format!("{} MiB of memory are stored; publishing", written.memory.bytes >> 20));
+    let meta = SnapshotMeta {
+        image,
+        kernel,
+        vcpus: u32::from(plan.vcpus),
+        memory_mib: u64::from(plan.memory_mib),
+        cpu: plan.asked.cpu,
+        warm: plan.asked.warm.clone(),
+        timing: SnapshotTiming { boot_ms, warm_ms, write_ms: millis(writing) },
+        pause_ms: None,
+        branched_from: None,
+        agent_protocol: health.protocol,
+        parent: None,
+    };
+    let info = blocking(move || draft.publish(meta)).await??.info;
+    info!(tag = %plan.tag, boot_ms, warm_ms, write_ms = info.timing.write_ms, "snapshot published");
+    tell(format!("{} is ready", plan.tag));
+    Ok(info)
+}
+
+fn check(asked: CreateSnapshot) -> Result<Plan, EngineError> {
+    let vcpus = in_range("vcpus", u64::from(asked.vcpus), 1, 8)?;
+    let memory_mib = in_range("memory_mib", asked.memory_mib, 128, 16_384)?;
+    if asked.image.is_empty() {
+        return Err(RequestError::Empty("image").into());
+    }
+    Ok(Plan {
+        tag: asked.tag.parse()?,
+        image: asked.image.parse()?,
+        kernel: asked.kernel.as_deref().map(str::parse).transpose()?,
+        vcpus,
+        memory_mib,
+        asked,
+    })
+}
+
+/// Has the machine written, ends it, and moves the frozen top of its disk in.
+async fn write(
+    shared: &Arc<Shared>,
+    draft: SnapshotDraft,
+    monitor: Monitor,
+) -> Result<(SnapshotDraft, Snapshotted), EngineError> {
+    let launcher = Arc::clone(&shared.launcher);
+    let end = shared.config.bounds.end;
+    blocking(move || {
+        let mut draft = draft;
+        let written = launcher.snapshot(&monitor, draft.outputs())?;
+        let top = monitor.dir().top();
+        // Ended first: then nobody can write to the top any more.
+        monitor.kill()?;
+        if !monitor.process().ended_within(end).map_err(MonitorError::from)? {
+            return Err(MonitorError::Stuck(monitor.process().pid()).into());
+        }
+        draft.adopt_disk_top(&top)?;
+        monitor.discard();
+        Ok((draft, written))
+    })
+    .await?
+}
+
+fn millis(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
