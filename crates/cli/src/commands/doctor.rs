@@ -1,0 +1,48 @@
+//! `forkd doctor`.
+
+mod facts;
+mod report;
+
+use tokio::task::block_in_place;
+
+use crate::context::Context;
+use crate::error::CliError;
+use crate::ui;
+use facts::Facts;
+use report::{Report, Verdict};
+
+/// Exit code where forkd cannot run here in any way.
+const EXIT_UNFIT: u8 = 6;
+
+/// Look at this computer, item by item: what forkd finds, and how to get what is missing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  forkd doctor\n  forkd doctor --json | jq -r .way")]
+pub(crate) struct Args {}
+
+pub(crate) async fn run(_args: Args, context: &Context) -> Result<u8, CliError> {
+    let report = Report::from(&block_in_place(Facts::gather));
+    context.ui.show(&report, render);
+    Ok(if report.way.is_some() { 0 } else { EXIT_UNFIT })
+}
+
+fn render(report: &Report) -> String {
+    let rows = report.items.iter().map(|item| {
+        let verdict = match item.verdict {
+            Verdict::Ok => "ok",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+        };
+        [item.name.to_owned(), verdict.to_owned(), item.found.clone()]
+    });
+    let mut text = ui::table(&["ITEM", "", "FOUND"], rows);
+    let cures: Vec<_> = report.items.iter().filter_map(|i| i.cure.as_ref().map(|c| (i.name, c))).collect();
+    if !cures.is_empty() {
+        text.push_str("\nWhat to do:\n");
+    }
+    for (name, cure) in cures {
+        text.push_str(&format!("  {name}: {cure}\n"));
+    }
+    text.push('\n');
+    text.push_str(&report.summary);
+    text
+}

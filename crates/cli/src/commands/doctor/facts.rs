@@ -1,0 +1,123 @@
+//! What this computer has, as found; judged elsewhere.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use crate::ensure::{self, Probe};
+use crate::machine::programs;
+use crate::machine::tools::{self, BUSYBOX, MKE2FS, MMDEBSTRAP, QEMU, SSH, SSH_KEYGEN, Tool};
+use crate::machine::{Dirs, available_mib, qemu_version, total_mib};
+
+const NFT: Tool = Tool { name: "nft", package: "nftables" };
+const IP: Tool = Tool { name: "ip", package: "iproute2" };
+const DEPMOD: Tool = Tool { name: "depmod", package: "kmod" };
+const DPKG_DEB: Tool = Tool { name: "dpkg-deb", package: "dpkg" };
+
+/// Everything that is looked at.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    /// What the small guest found, or why it did not run.
+    pub(super) kvm: Result<Probe, String>,
+    /// Whether this is root.
+    pub(super) root: bool,
+    /// The controllers of the cgroup v2 tree; `None` where it is not mounted.
+    pub(super) cgroup: Option<Vec<String>>,
+    /// Whether there is a tun device.
+    pub(super) tun: bool,
+    /// Room where images, snapshots and the machine go.
+    pub(super) free_bytes: Option<u64>,
+    /// Memory there is, and what is free of it.
+    pub(super) memory_mib: Option<(u64, u64)>,
+    /// The version of QEMU, where there is one.
+    pub(super) qemu: Option<String>,
+    /// Tools that are missing.
+    pub(super) missing: Vec<Missing>,
+}
+
+/// A tool that is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Missing {
+    /// Its name.
+    pub(super) tool: &'static str,
+    /// The Debian package that has it.
+    pub(super) package: &'static str,
+    /// What it is for.
+    pub(super) job: Job,
+}
+
+/// What a tool is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Job {
+    /// Running the machine.
+    Machine,
+    /// Making images, kernels and the machine's disk.
+    Making,
+    /// Networks of sandboxes that run on this computer.
+    Network,
+}
+
+impl Facts {
+    /// Looks.
+    pub(super) fn gather() -> Self {
+        let dirs = Dirs::from_env();
+        let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        Self {
+            kvm: kvm(),
+            root: rustix::process::geteuid().is_root(),
+            cgroup: fs::read_to_string("/sys/fs/cgroup/cgroup.controllers")
+                .ok()
+                .map(|c| c.split_whitespace().map(str::to_owned).collect()),
+            tun: has_tun(),
+            free_bytes: free(dirs.state()).into_iter().chain(free(dirs.cache())).min(),
+            memory_mib: total_mib(&info).zip(available_mib(&info)),
+            qemu: qemu_version().ok(),
+            missing: missing(),
+        }
+    }
+}
+
+fn kvm() -> Result<Probe, String> {
+    let folder = programs::folder().map_err(|e| e.to_string())?;
+    let monitor = folder.join("forkd-vmm");
+    if !monitor.is_file() {
+        return Err(format!("forkd-vmm is not in {}", folder.display()));
+    }
+    ensure::ask(&monitor).map_err(|e| e.to_string())
+}
+
+fn missing() -> Vec<Missing> {
+    let wanted = [
+        (QEMU, Job::Machine),
+        (SSH, Job::Machine),
+        (SSH_KEYGEN, Job::Machine),
+        (MMDEBSTRAP, Job::Making),
+        (MKE2FS, Job::Making),
+        (DEPMOD, Job::Making),
+        (DPKG_DEB, Job::Making),
+        (NFT, Job::Network),
+        (IP, Job::Network),
+    ];
+    let mut missing: Vec<_> = wanted
+        .into_iter()
+        .filter(|(tool, _)| tool.find().is_err())
+        .map(|(tool, job)| Missing { tool: tool.name, package: tool.package, job })
+        .collect();
+    if tools::static_busybox().is_err() {
+        missing.push(Missing { tool: "a static busybox", package: BUSYBOX.package, job: Job::Machine });
+    }
+    missing
+}
+
+fn has_tun() -> bool {
+    let path = Path::new("/dev/net/tun");
+    let device = path.metadata().is_ok_and(|m| m.file_type().is_char_device());
+    device && File::options().read(true).write(true).open(path).is_ok()
+}
+
+/// Room in the file system that a folder is, or would be, in.
+fn free(folder: &Path) -> Option<u64> {
+    let there = folder.ancestors().find(|p| p.exists())?;
+    let stat = rustix::fs::statvfs(there).ok()?;
+    Some(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
