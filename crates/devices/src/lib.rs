@@ -29,5 +29,6 @@ pub mod serial;
 #[cfg(test)]
 mod testing;
 pub mod virtio;
+pub mod vsock;
 
 pub use forkd_memory::GuestRam;

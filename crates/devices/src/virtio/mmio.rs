@@ -288,7 +288,7 @@ impl<D: VirtioDevice> MmioTransport<D> {
         let before = self.status;
         if added & status::FAILED != 0 {
             self.status |= status::FAILED;
-            return;
+            return self.device.reset();
         }
         self.status |= added & (status::ACKNOWLEDGE | status::DRIVER);
         if added & status::FEATURES_OK != 0 {
@@ -386,6 +386,9 @@ impl<D: VirtioDevice> VirtioSlot for MmioTransport<D> {
     fn process_event(&mut self) {
         if self.is_live() {
             self.with_device(|device, rings| device.on_event(rings));
+        } else {
+            // A device without a driver watches nothing; if this one does, it would keep the loop spinning.
+            self.device.reset();
         }
     }
 
