@@ -5,7 +5,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use forkd_protocol::names::SandboxId;
-use rusqlite::{Row, params};
+use rusqlite::{Connection, Row, params};
 
 use crate::db::{from_sql, to_sql};
 use crate::disk;
@@ -16,25 +16,15 @@ use crate::store::Store;
 impl Store {
     /// Writes the row of a sandbox, replacing an older one.
     pub fn put_sandbox(&self, row: &SandboxRow) -> Result<(), StoreError> {
+        self.shared.db.run(|c| put(c, row))
+    }
+
+    /// Writes the rows of sandboxes that belong together: all of them or none.
+    pub fn put_sandboxes(&self, rows: &[SandboxRow]) -> Result<(), StoreError> {
         self.shared.db.run(|c| {
-            c.prepare_cached(
-                "INSERT OR REPLACE INTO sandboxes (id, snapshot_tag, pid, pid_start_ticks, state, created_at,
-                    memory_limit_mib, ended, branch_count, info_json)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
-            )?
-            .execute(params![
-                row.id.as_str(),
-                row.snapshot_tag,
-                row.pid,
-                row.pid_start_ticks.map(to_sql),
-                row.state,
-                to_sql(row.created_at_unix),
-                row.memory_limit_mib.map(to_sql),
-                row.ended,
-                to_sql(row.branch_count),
-                row.info_json,
-            ])?;
-            Ok(())
+            let all = c.unchecked_transaction()?;
+            rows.iter().try_for_each(|row| put(&all, row))?;
+            all.commit()
         })
     }
 
@@ -62,8 +52,8 @@ impl Store {
         self.folder("run").join(id.as_str())
     }
 
-    /// Makes the folder of a sandbox, mode 0700. A folder without a row is swept when the store opens, so
-    /// the row comes first.
+    /// Makes the folder of a sandbox, mode 0700. It stays until it is removed: a folder without a row may be
+    /// that of a monitor which still runs.
     pub fn create_run_dir(&self, id: &SandboxId) -> Result<PathBuf, StoreError> {
         let path = self.run_dir(id);
         DirBuilder::new().mode(0o700).create(&path).map_err(|e| StoreError::io("create", &path, e))?;
@@ -74,6 +64,27 @@ impl Store {
     pub fn remove_run_dir(&self, id: &SandboxId) -> Result<(), StoreError> {
         disk::remove_folder(&self.run_dir(id))
     }
+}
+
+fn put(c: &Connection, row: &SandboxRow) -> rusqlite::Result<()> {
+    c.prepare_cached(
+        "INSERT OR REPLACE INTO sandboxes (id, snapshot_tag, pid, pid_start_ticks, state, created_at,
+            memory_limit_mib, ended, branch_count, info_json)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+    )?
+    .execute(params![
+        row.id.as_str(),
+        row.snapshot_tag,
+        row.pid,
+        row.pid_start_ticks.map(to_sql),
+        row.state,
+        to_sql(row.created_at_unix),
+        row.memory_limit_mib.map(to_sql),
+        row.ended,
+        to_sql(row.branch_count),
+        row.info_json,
+    ])?;
+    Ok(())
 }
 
 fn sandbox_of(row: &Row<'_>) -> rusqlite::Result<SandboxRow> {
@@ -99,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_and_folders_outlive_the_controller_and_folders_without_rows_do_not() {
+    fn rows_and_folders_outlive_the_controller() {
         let folder = tempfile::tempdir().unwrap();
         let row = SandboxRow {
             id: "sb-1".parse().unwrap(),
@@ -117,13 +128,13 @@ mod tests {
         {
             let store = Store::open(folder.path()).unwrap();
             store.put_sandbox(&row).unwrap();
-            store.put_sandbox(&row).unwrap();
+            store.put_sandboxes(&[row.clone(), row.clone()]).unwrap();
             store.create_run_dir(&row.id).unwrap();
             store.create_run_dir(&orphan).unwrap();
         }
         let store = Store::open(folder.path()).unwrap();
         assert_eq!(store.sandboxes().unwrap(), std::slice::from_ref(&row));
-        assert!(store.run_dir(&row.id).exists() && !store.run_dir(&orphan).exists());
+        assert!(store.run_dir(&row.id).exists() && store.run_dir(&orphan).exists());
         store.remove_sandbox(&row.id).unwrap();
         store.remove_sandbox(&row.id).unwrap();
         store.remove_run_dir(&row.id).unwrap();

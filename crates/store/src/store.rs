@@ -97,8 +97,8 @@ impl Store {
         let kernels = self.names("SELECT id FROM kernels")?;
         self.sweep_folder("kernels", &kernels, whole)?;
         self.sweep_folder("initrd", &kernels, |name| name.split_once('-').map(|(kernel, _)| kernel))?;
-        self.sweep_folder("snapshots", &self.names("SELECT id FROM snapshots")?, whole)?;
-        self.sweep_folder("run", &self.names("SELECT id FROM sandboxes")?, whole)
+        // Not "run": a monitor may live in a folder that has no row, and only the engine can end it.
+        self.sweep_folder("snapshots", &self.names("SELECT id FROM snapshots")?, whole)
     }
 
     fn names(&self, query: &str) -> Result<HashSet<String>, StoreError> {

@@ -151,7 +151,7 @@ async fn release(
     rows: Vec<SandboxRow>,
 ) -> Result<Vec<SandboxInfo>, EngineError> {
     let written = store.clone();
-    let writing = blocking(move || rows.iter().try_for_each(|row| written.put_sandbox(row))).await;
+    let writing = blocking(move || written.put_sandboxes(&rows)).await;
     let result = match writing {
         Ok(Ok(())) => commit(handles).await.map_err(EngineError::from),
         Ok(Err(e)) => Err(e.into()),
