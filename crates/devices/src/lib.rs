@@ -25,6 +25,8 @@ pub mod bus;
 pub mod console;
 pub mod faults;
 pub mod i8042;
+pub mod net;
+pub mod rng;
 pub mod serial;
 #[cfg(test)]
 mod testing;
