@@ -128,12 +128,6 @@ impl Client {
             .map_err(|e| CliError::caused(ErrorClass::Internal, "reading the controller's answer", e))
     }
 
-    /// A connection that is kept for several requests.
-    pub(crate) async fn connect(&self) -> Result<Connection, CliError> {
-        let sender = self.open().await.map_err(|e| self.unreachable(e))?;
-        Ok(Connection { client: self.clone(), sender })
-    }
-
     async fn collect(&self, answer: Response<Incoming>) -> Result<Vec<u8>, CliError> {
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
         body.map(|b| b.to_bytes().to_vec()).map_err(|e| self.unreachable(e))
@@ -166,35 +160,6 @@ where
     let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     Ok(sender)
-}
-
-/// A connection that is kept for several requests.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    client: Client,
-    sender: Sender,
-}
-
-impl Connection {
-    /// `POST path` with a JSON body; what it answers does not matter where it is a success.
-    pub(crate) async fn post(&mut self, path: &str, body: Vec<u8>) -> Result<(), CliError> {
-        let request =
-            self.client.request(Method::POST, path).header(header::CONTENT_TYPE, "application/json");
-        let request = request
-            .body(full(body))
-            .map_err(|e| CliError::caused(ErrorClass::Caller, "forming the request", e))?;
-        let sent = async {
-            self.sender.ready().await?;
-            self.sender.send_request(request).await
-        };
-        let answer = sent.await.map_err(|e| self.client.unreachable(e.into()))?;
-        let status = answer.status();
-        let bytes = self.client.collect(answer).await?;
-        if status.is_success() {
-            return Ok(());
-        }
-        Err(CliError::Api { status: status.as_u16(), body: error_body(status.as_u16(), &bytes) })
-    }
 }
 
 /// The error a controller (or whatever stands before it) answered.

@@ -24,8 +24,8 @@ Exit codes:
   8    stored data is damaged
   9    no controller answers
   10   anything else
-exec and run end with the command's own code, 128+N after signal N, 124 after a timeout, and 125 where
-forkd itself failed.";
+exec and run end with the command's own code: 128+N after signal N, 124 after
+a timeout, 125 where forkd itself failed.";
 
 /// Exit code of exec and run where forkd failed, not the command.
 pub(crate) const EXIT_FORKD_FAILED: u8 = 125;

@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use forkd_protocol::error::ErrorClass;
 use forkd_protocol::names::SandboxId;
+use futures::{StreamExt, stream};
 use http::{Method, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
-use crate::client::{self, Client, Connection};
+use crate::client::{self, Client};
 use crate::envelope::{self, Decoder, Envelope};
 use crate::error::CliError;
 use crate::signals;
@@ -73,7 +76,7 @@ impl Process {
         let Some((cmd, args)) = spec.args.split_first() else {
             return Err(CliError::usage("a command is needed after --"));
         };
-        let message = json!({
+        let start = json!({
             "process": { "cmd": cmd, "args": args, "envs": spec.env, "cwd": spec.cwd },
             "stdin": spec.stdin,
         });
@@ -88,7 +91,7 @@ impl Process {
         if let Some(user) = &spec.user {
             request = request.header("x-agent-authorization", basic(user));
         }
-        let body = envelope::encode(message.to_string().as_bytes());
+        let body = envelope::encode(start.to_string().as_bytes());
         let answer = client.send(request.body(client::full(body))).await?;
         Ok(Self {
             body: answer.into_body(),
@@ -173,35 +176,33 @@ impl Process {
     }
 }
 
-/// Standard input of a running command.
-#[derive(Debug)]
-pub(crate) struct Input {
-    connection: Connection,
-    id: SandboxId,
-    pid: u32,
+/// Bytes of standard input sent at a time.
+const INPUT_PIECE: usize = 64 << 10;
+
+/// Sends standard input to a running command until `input` ends, then ends its input too.
+pub(crate) async fn feed<R>(client: &Client, id: &SandboxId, pid: u32, input: R) -> Result<(), CliError>
+where
+    R: AsyncRead + Send + Unpin + 'static,
+{
+    let selector = json!({ "pid": pid });
+    let start = json!({ "start": { "process": selector } });
+    let pieces = stream::unfold(input, |mut input| async move {
+        let mut piece = vec![0; INPUT_PIECE];
+        let n = input.read(&mut piece).await.unwrap_or(0);
+        let data = json!({ "data": { "input": { "stdin": STANDARD.encode(&piece[..n]) } } });
+        (n > 0).then(|| (message(&data), input))
+    });
+    let body = client::streamed(stream::iter([message(&start)]).chain(pieces).map(Ok));
+    let sending = client
+        .request(Method::POST, &agent_path(id, "StreamInput"))
+        .header(header::CONTENT_TYPE, "application/connect+json");
+    client.send(sending.body(body)).await?;
+    let closing = json!({ "process": selector });
+    client.post::<_, serde_json::Value>(&agent_path(id, "CloseStdin"), &closing).await.map(drop)
 }
 
-impl Input {
-    /// The input of the process `pid`, over a connection of its own.
-    pub(crate) async fn of(client: &Client, id: &SandboxId, pid: u32) -> Result<Self, CliError> {
-        Ok(Self { connection: client.connect().await?, id: id.clone(), pid })
-    }
-
-    /// Sends bytes; returns when the agent has taken them.
-    pub(crate) async fn send(&mut self, bytes: &[u8]) -> Result<(), CliError> {
-        let message = json!({ "process": { "pid": self.pid }, "input": { "stdin": STANDARD.encode(bytes) } });
-        self.call("SendInput", &message).await
-    }
-
-    /// Ends the input.
-    pub(crate) async fn close(mut self) -> Result<(), CliError> {
-        let message = json!({ "process": { "pid": self.pid } });
-        self.call("CloseStdin", &message).await
-    }
-
-    async fn call(&mut self, method: &str, message: &serde_json::Value) -> Result<(), CliError> {
-        self.connection.post(&agent_path(&self.id, method), message.to_string().into_bytes()).await
-    }
+fn message(value: &serde_json::Value) -> Bytes {
+    envelope::encode(value.to_string().as_bytes()).into()
 }
 
 fn agent_path(id: &SandboxId, method: &str) -> String {

@@ -27,11 +27,12 @@ const NAMES: &[(u8, &str, &str)] = &[
     (31, "bad system call", "SIGSYS"),
 ];
 
-/// The number of a signal; 0 where the name is unknown. `signal 34` and ` (core dumped)` are understood.
+/// The number of a signal; 0 where the name is unknown. `signal 34`, `SIG34` and ` (core dumped)` are understood.
 pub(crate) fn number(name: &str) -> u8 {
     let name = name.trim_end_matches(" (core dumped)");
     let known = NAMES.iter().find(|(_, text, constant)| *text == name || *constant == name);
-    known.map(|(n, ..)| *n).or_else(|| name.strip_prefix("signal ")?.parse().ok()).unwrap_or(0)
+    let bare = || name.strip_prefix("signal ").or_else(|| name.strip_prefix("SIG"))?.parse().ok();
+    known.map(|(n, ..)| *n).or_else(bare).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -44,6 +45,7 @@ mod tests {
         assert_eq!(number("SIGTERM"), 15);
         assert_eq!(number("segmentation fault (core dumped)"), 11);
         assert_eq!(number("signal 34"), 34);
+        assert_eq!(number("SIG34"), 34);
         assert_eq!(number("signal 999"), 0);
         assert_eq!(number("?"), 0);
     }

@@ -12,12 +12,10 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::error::{CliError, EXIT_TIMED_OUT};
 use crate::parse::{self, KeyValue};
-use crate::process::{Ending, Event, Input, Process, Spec};
+use crate::process::{self, Ending, Event, Process, Spec};
 use crate::signals;
 use crate::ui::Ui;
 
-/// Bytes of standard input sent at a time.
-const INPUT_PIECE: usize = 64 << 10;
 /// What `--json` passes as standard input at most, since it goes in one piece.
 const INPUT_WHOLE: u64 = 8 << 20;
 
@@ -78,7 +76,9 @@ async fn streamed(client: &Client, ui: &Ui, id: &SandboxId, how: How) -> Result<
         let written = match event {
             Event::Started { pid } => {
                 if spec.stdin {
-                    feeding = Some(tokio::spawn(feed(client.clone(), id.clone(), pid)));
+                    let (client, id) = (client.clone(), id.clone());
+                    let feed = async move { process::feed(&client, &id, pid, tokio::io::stdin()).await };
+                    feeding = Some(tokio::spawn(feed));
                 }
                 Ok(())
             }
@@ -93,19 +93,6 @@ async fn streamed(client: &Client, ui: &Ui, id: &SandboxId, how: How) -> Result<
         task.abort();
     }
     Ok(exit_code(process.ending()?))
-}
-
-/// Sends standard input until it ends or the command does.
-async fn feed(client: Client, id: SandboxId, pid: u32) -> Result<(), CliError> {
-    let mut input = Input::of(&client, &id, pid).await?;
-    let mut stdin = tokio::io::stdin();
-    let mut piece = vec![0; INPUT_PIECE];
-    loop {
-        match stdin.read(&mut piece).await {
-            Ok(n @ 1..) => input.send(&piece[..n]).await?,
-            Ok(0) | Err(_) => return input.close().await,
-        }
-    }
 }
 
 /// With `--json` the command runs to its end first, and the API's own answer is printed.

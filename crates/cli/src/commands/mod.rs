@@ -59,6 +59,9 @@ pub(crate) enum Command {
     /// Look at this computer: what forkd finds, and how to get what is missing
     Doctor(doctor::Args),
     /// The emulated host for computers without usable KVM
+    #[command(
+        after_help = "Example:\n  forkd machine start && forkd machine status\n  forkd machine shell -- uname -r"
+    )]
     Machine(machine::Args),
     /// Run the controller
     Serve(serve::Args),
