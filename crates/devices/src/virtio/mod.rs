@@ -15,6 +15,8 @@ pub mod queue;
 mod registers;
 pub mod rings;
 pub mod state;
+#[cfg(test)]
+mod tests;
 
 pub use chain::{Chain, Segment};
 pub use device::{VirtioDevice, VirtioSlot, copy_config};
