@@ -17,9 +17,9 @@ use crate::faults::GuestFaults;
 use crate::virtio::{MmioResources, MmioTransport, TransportStateV1, VirtioDevice, VirtioSlot};
 
 /// Guest memory ends here; above it lies a hole, and then more memory.
-pub(crate) const LOW_END: u64 = 8 << 20;
+pub(crate) const LOW_END: u64 = 4 << 20;
 pub(crate) const HIGH_START: u64 = 16 << 20;
-const HIGH_LEN: usize = 4 << 20;
+const HIGH_LEN: usize = 1 << 20;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -53,7 +53,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    fn new(base: u64, size: u16) -> Self {
+    pub(crate) fn new(base: u64, size: u16) -> Self {
         let free = (0..size).rev().collect();
         Self { size, base, added: 0, seen: 0, free, chains: HashMap::new(), notified_at: 0 }
     }
@@ -62,7 +62,7 @@ impl Ring {
         self.base + 16 * u64::from(self.size)
     }
 
-    fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         (self.avail() + 6 + 2 * u64::from(self.size)).next_multiple_of(16)
     }
 

@@ -4,11 +4,13 @@ use std::fs::File;
 
 use proptest::prelude::*;
 
+use super::queue::VirtQueue;
 use super::registers::status::{ACKNOWLEDGE, DRIVER, DRIVER_OK, FAILED, FEATURES_OK, NEEDS_RESET};
 use super::*;
 use crate::bus::BusDevice;
+use crate::faults::GuestFaults;
 use crate::rng::{Rng as Entropy, RngResources};
-use crate::testing::{Guest, LOW_END, writable};
+use crate::testing::{Guest, LOW_END, Ring, event, new_ram, writable};
 
 const QUEUE_NUM: u64 = 0x38;
 const QUEUE_READY: u64 = 0x44;
@@ -180,6 +182,38 @@ fn odd_accesses_read_as_zero_and_are_counted_when_written() {
     assert!(guest.transport.is_live());
     guest.set(0x50, 7);
     assert_eq!(guest.faults.count(), 2, "a byte-wide write, and a queue that is not there");
+}
+
+#[test]
+fn a_guest_that_refills_without_end_does_not_keep_the_loop() {
+    let (ram, mut ring) = (new_ram(), Ring::new(0x1_0000, 16));
+    ring.store(&ram, 0, (1 << 20, 16, 2, 0));
+    let state = QueueStateV1 {
+        max_size: 16,
+        size: 16,
+        ready: true,
+        broken: false,
+        event_idx: true,
+        next_avail: 0,
+        next_used: 0,
+        desc_table: ring.base,
+        avail_ring: ring.avail(),
+        used_ring: ring.used(),
+    };
+    let mut queue = VirtQueue::restore(state, 0, 16, true, &ram).unwrap();
+    let (mut interrupt, faults) = (Interrupt::new(event(), 0), GuestFaults::new());
+    let queues = std::slice::from_mut(&mut queue);
+    let mut rings = Rings::new(&ram, queues, &mut interrupt, &faults, 0);
+    let mut served = 0;
+    ring.publish(&ram, 0);
+    while let Some(chain) = rings.pop(0) {
+        rings.put(0, chain.head(), 0);
+        ring.publish(&ram, 0);
+        served += 1;
+        assert!(served < 100_000);
+    }
+    assert_eq!(rings.finish(), 1, "another turn is asked for");
+    assert_eq!(faults.count(), 0);
 }
 
 proptest! {

@@ -12,11 +12,11 @@
 //! that event's buffer back (its work item has then reset every connected socket) new host clients wait in
 //! the listener's backlog. A machine that is only paused keeps its connections and is never sent a reset.
 //!
-//! * [`packet`]: the header every packet starts with;
-//! * [`connection`]: one connection: handshake, credit, half-closes;
-//! * [`host`]: listener, epoll set and timer;
-//! * [`io`]: packets in both directions; [`restored`]: the reset after a restore;
-//! * [`device`] and [`state`]: the virtio side and its saved form.
+//! * `packet`: the header every packet starts with;
+//! * `connection`: one connection: handshake, credit, half-closes;
+//! * `host`: listener, epoll set and timer;
+//! * `io`: packets in both directions; `restored`: the reset after a restore;
+//! * `device` and `state`: the virtio side and its saved form.
 
 mod backlog;
 mod connection;

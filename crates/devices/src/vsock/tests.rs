@@ -601,7 +601,7 @@ fn a_driver_that_resets_the_device_ends_all_connections() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn hostile_rings_are_survived(
