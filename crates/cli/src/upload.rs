@@ -1,7 +1,8 @@
 //! Sending large files to the controller: compressed while they are read, a bar while they go.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +12,7 @@ use bytes::Bytes;
 use forkd_protocol::error::ErrorClass;
 use forkd_protocol::rest::{ImageInfo, KernelInfo};
 use forkd_store::make::{MadeImage, MadeKernel};
+use forkd_store::write_sparse;
 use http::{Method, header};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
@@ -35,10 +37,10 @@ pub(crate) async fn image(
     name: &str,
     made: &MadeImage,
 ) -> Result<ImageInfo, CliError> {
-    let total = length(&made.path)?;
+    let total = stored(&made.path)?;
     let path = format!("/v1/images/{}?origin={}", percent(name), percent(&made.origin));
     let file = made.path.clone();
-    let feed = move |out: &mut dyn Write| copy(&file, out);
+    let feed = move |out: &mut dyn Write| write_sparse(&file, out);
     put(client, ui, &format!("Storing image {name}"), &path, total, feed).await
 }
 
@@ -62,15 +64,11 @@ fn length(path: &Path) -> Result<u64, CliError> {
     Ok(found.len())
 }
 
-fn copy(path: &Path, out: &mut dyn Write) -> io::Result<()> {
-    let mut file = File::open(path)?;
-    let mut piece = vec![0; PIECE];
-    loop {
-        match file.read(&mut piece)? {
-            0 => return Ok(()),
-            n => out.write_all(&piece[..n])?,
-        }
-    }
+/// Bytes that a sparse file has on disk: what is sent of it, nearly.
+fn stored(path: &Path) -> Result<u64, CliError> {
+    let found =
+        std::fs::metadata(path).map_err(|e| CliError::io(format!("reading {}", path.display()), e))?;
+    Ok(found.len().min(found.blocks().saturating_mul(512)))
 }
 
 async fn put<T, F>(

@@ -47,7 +47,12 @@ impl Controller {
             .route("/v1/sandboxes", get(list).post(fork))
             .route("/v1/sandboxes/{id}", delete(kill))
             .route("/v1/sandboxes/{id}/eval", post(eval))
-            .route("/v1/snapshots", post(snapshot))
+            .route("/v1/sandboxes/{id}/exec", post(exec))
+            .route("/v1/sandboxes/{id}/stats", get(stats))
+            .route("/v1/snapshots", get(snapshots).post(snapshot))
+            .route("/v1/snapshots/{tag}", delete(remove))
+            .route("/v1/images", get(|| async { axum::Json(json!([image()])) }))
+            .route("/v1/images/py", get(|| async { axum::Json(image()) }))
             .route(
                 "/v1/kernels",
                 get(|| async { axum::Json(json!([{"name":"k","created_at_unix":1,"hash":"h"}])) }),
@@ -113,17 +118,49 @@ async fn eval(axum::Json(request): axum::Json<Value>) -> impl IntoResponse {
     }))
 }
 
+async fn exec(axum::Json(request): axum::Json<Value>) -> impl IntoResponse {
+    let stdout = request["args"].as_array().unwrap().len().to_string();
+    axum::Json(
+        json!({ "stdout": stdout, "stderr": "", "exit_code": 4, "truncated": false, "timed_out": false }),
+    )
+}
+
+async fn stats() -> impl IntoResponse {
+    axum::Json(
+        json!({ "monitor_private_bytes": 1 << 20, "guest_private_bytes": 4 << 20, "guest_shared_bytes": 0 }),
+    )
+}
+
+fn image() -> Value {
+    json!({ "name": "py", "created_at_unix": 5, "size_bytes": 1, "physical_bytes": 1, "hash": "h", "origin": "o" })
+}
+
+fn made(tag: &str, created_at_unix: u64) -> Value {
+    json!({
+        "tag": tag, "dir": "/d", "created_at_unix": created_at_unix, "status": "ready", "bootable": true,
+        "image": "py", "kernel": "k", "vcpus": 1, "memory_mib": 512, "memory_physical_bytes": 1 << 20,
+        "memory_hash": "h", "timing": { "boot_ms": 1, "warm_ms": 2, "write_ms": 3 }
+    })
+}
+
+/// The unwarmed one is older than the image, as after a rebuild.
+async fn snapshots() -> impl IntoResponse {
+    axum::Json(json!([made("base", 6), made("code-interpreter-v1", 6), made("img-py", 4)]))
+}
+
+async fn remove(State(seen): State<Shared>, Path(tag): Path<String>) -> impl IntoResponse {
+    seen.killed.lock().unwrap().push(tag);
+    StatusCode::NO_CONTENT
+}
+
 async fn snapshot(headers: HeaderMap, axum::Json(request): axum::Json<Value>) -> impl IntoResponse {
     assert_eq!(headers[header::ACCEPT], "text/event-stream");
     let end = if request["tag"] == "taken" {
         "event: error\ndata: {\"status\":409,\"error\":\"the tag is taken\",\"code\":\"tag_taken\"}\n\n"
             .to_owned()
     } else {
-        let made = json!({
-            "tag": request["tag"], "dir": "/d", "created_at_unix": 1, "status": "ready", "bootable": true,
-            "image": "py", "kernel": "k", "vcpus": request["vcpus"], "memory_mib": 512,
-            "memory_physical_bytes": 1 << 20, "memory_hash": "h", "timing": { "boot_ms": 1, "warm_ms": 2, "write_ms": 3 }
-        });
+        let mut made = made(request["tag"].as_str().unwrap(), 7);
+        made["vcpus"] = request["vcpus"].clone();
         format!("event: done\ndata: {made}\n\n")
     };
     let text = format!(": hi\n\nevent: progress\ndata: booting\n\n{end}");
@@ -348,6 +385,37 @@ fn a_fork_in_the_foreground_ends_its_children_with_itself() {
     let mut killed = controller.seen.killed.lock().unwrap().clone();
     killed.sort();
     assert_eq!(killed, ["sb-1", "sb-2"]);
+}
+
+#[test]
+fn running_makes_the_snapshot_anew_where_the_image_was_and_ends_its_child() {
+    let controller = Controller::start();
+    let out = controller.run(&["run", "--image", "py", "--", "mixed"]);
+    assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
+    assert_eq!(out.stdout.len(), 256);
+    assert_eq!(*controller.seen.killed.lock().unwrap(), ["img-py", "sb-1"]);
+}
+
+#[test]
+fn the_quickstart_reuses_what_is_there_and_leaves_no_children() {
+    let controller = Controller::start();
+    let out = controller.run(&["quickstart", "-n", "3"]);
+    let shown = text(&out.stdout);
+    assert_eq!(shown.lines().filter(|l| l.starts_with("sb-")).count(), 3, "{shown}");
+    assert!(shown.contains("5.00 MiB") && shown.contains("forkd fork --tag"), "{shown}");
+    // The command in the children failed, and that is not hidden.
+    assert_eq!(out.status.code(), Some(1));
+    let mut killed = controller.seen.killed.lock().unwrap().clone();
+    killed.sort();
+    assert_eq!(killed, ["sb-1", "sb-2", "sb-3"]);
+}
+
+#[test]
+fn exec_as_json_is_the_apis_own_answer() {
+    let controller = Controller::start();
+    let out = controller.run(&["exec", "sb-1", "--json", "--", "a", "b", "c"]);
+    assert_eq!(out.status.code(), Some(4));
+    assert_eq!(serde_json::from_slice::<Value>(&out.stdout).unwrap()["stdout"], "3");
 }
 
 #[test]

@@ -18,5 +18,5 @@ mod routes;
 mod upload;
 
 pub use error::status_of;
-pub use listen::{Listen, ListenParseError, ServeError, serve};
+pub use listen::{Bound, Listen, ListenParseError, ServeError};
 pub use router::{openapi, router};

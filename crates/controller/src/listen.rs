@@ -74,36 +74,54 @@ pub enum ServeError {
     },
 }
 
-/// Serves until SIGTERM or SIGINT. Sandboxes run on; the next controller finds them again.
-pub async fn serve(listen: &Listen, engine: Engine) -> Result<(), ServeError> {
-    let router = crate::router(engine.clone());
-    match listen {
-        Listen::Tcp(address) => tcp(*address, router).await?,
-        Listen::Unix(path) => unix(path, router).await?,
-    }
-    engine.shutdown();
-    tracing::info!("controller ended; sandboxes run on");
-    Ok(())
+/// A place where clients can already connect; they are answered once it serves.
+#[derive(Debug)]
+pub enum Bound {
+    /// A loopback address.
+    Tcp(TcpListener),
+    /// A Unix socket and where it lies.
+    Unix(UnixListener, PathBuf),
 }
 
-async fn tcp(address: SocketAddr, router: Router) -> Result<(), ServeError> {
-    if !address.ip().is_loopback() {
-        return Err(ServeError::Refused { address });
+impl Listen {
+    /// Takes the address, so that nothing else is done where it cannot be had.
+    pub async fn bind(&self) -> Result<Bound, ServeError> {
+        match self {
+            Self::Tcp(address) if !address.ip().is_loopback() => {
+                Err(ServeError::Refused { address: *address })
+            }
+            Self::Tcp(address) => {
+                let bound = TcpListener::bind(address).await;
+                bound.map(Bound::Tcp).map_err(|e| bind_error(address.to_string(), e))
+            }
+            Self::Unix(path) => Ok(Bound::Unix(bind_unix(path).await?, path.clone())),
+        }
     }
-    let listener = TcpListener::bind(address).await.map_err(|e| bind_error(address.to_string(), e))?;
-    let at = listener.local_addr().map_or_else(|_| address.to_string(), |a| a.to_string());
-    tracing::info!(address = at, "listening");
-    // Answers are small and waited for: never held back to be joined with a next one.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    serve_on(listener, router, stop_signal()?).await
 }
 
-async fn unix(path: &Path, router: Router) -> Result<(), ServeError> {
-    let listener = bind_unix(path).await?;
-    tracing::info!(path = %path.display(), "listening");
-    let served = serve_on(listener, router, stop_signal()?).await;
-    drop(std::fs::remove_file(path));
-    served
+impl Bound {
+    /// Serves until SIGTERM or SIGINT. Sandboxes run on; the next controller finds them again.
+    pub async fn serve(self, engine: Engine) -> Result<(), ServeError> {
+        let router = crate::router(engine.clone());
+        let stop = stop_signal()?;
+        match self {
+            Self::Tcp(listener) => {
+                tracing::info!(address = ?listener.local_addr().ok(), "listening");
+                // Answers are small and waited for: never held back to be joined with a next one.
+                let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+                serve_on(listener, router, stop).await?;
+            }
+            Self::Unix(listener, path) => {
+                tracing::info!(path = %path.display(), "listening");
+                let served = serve_on(listener, router, stop).await;
+                drop(std::fs::remove_file(path));
+                served?;
+            }
+        }
+        engine.shutdown();
+        tracing::info!("controller ended; sandboxes run on");
+        Ok(())
+    }
 }
 
 /// Binds aside, restricts, then renames: at no moment may others connect, and a socket that was left behind
@@ -188,7 +206,7 @@ mod tests {
     #[tokio::test]
     async fn an_address_that_others_reach_is_refused_with_the_reason() {
         for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
-            let e = tcp(address.parse().unwrap(), Router::new()).await.unwrap_err();
+            let e = Listen::Tcp(address.parse().unwrap()).bind().await.unwrap_err();
             assert!(matches!(e, ServeError::Refused { .. }), "{address}");
             assert!(e.to_string().contains("TLS"));
         }

@@ -72,7 +72,7 @@ struct Remove {
 }
 
 /// Size of a file system where nobody says otherwise; the file is sparse.
-pub(crate) const DEFAULT_SIZE_MIB: u64 = 1024;
+pub(crate) const DEFAULT_SIZE_MIB: u64 = 2048;
 
 fn size_range() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(64..=65_536)

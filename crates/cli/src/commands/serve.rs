@@ -43,8 +43,9 @@ pub(crate) async fn run(args: Args, _context: &Context) -> Result<u8, CliError> 
     }
     log(args.log_json);
     let config = EngineConfig::from_env(args.root)?;
+    let bound = args.listen.bind().await?;
     let engine = Engine::open(config).await?;
-    forkd_controller::serve(&args.listen, engine).await?;
+    bound.serve(engine).await?;
     Ok(0)
 }
 

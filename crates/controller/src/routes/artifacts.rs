@@ -42,7 +42,7 @@ pub(crate) async fn image(
 
 /// Keep an image
 ///
-/// The body is a raw ext4 file system, compressed with zstd.
+/// The body is an ext4 file system, raw or without its holes (docs/snapshot-format.md), compressed with zstd.
 #[utoipa::path(
     put, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path), Origin),
     request_body(content = Vec<u8>, content_type = "application/zstd"),
