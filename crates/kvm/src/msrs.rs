@@ -38,6 +38,20 @@ pub(crate) fn worth_saving(list: &[u32]) -> Vec<u32> {
     wanted
 }
 
+/// `IA32_MISC_ENABLE` with fast strings; `IA32_MTRR_DEF_TYPE` with memory types on and write-back as the default.
+const FIRMWARE: [(u32, u64); 2] = [(0x1a0, 1), (0x2ff, 1 << 11 | 6)];
+
+/// What firmware sets before a kernel runs.
+pub(crate) fn set_firmware_values(vcpu: &VcpuFd) -> Result<(), KvmError> {
+    for (index, data) in FIRMWARE {
+        let entry = kvm_msr_entry { index, data, ..Default::default() };
+        let msrs = Msrs::from_entries(&[entry]).map_err(|_| KvmError::ListTooLong)?;
+        // A processor without the register does without its value.
+        vcpu.set_msrs(&msrs).asked("set model-specific registers")?;
+    }
+    Ok(())
+}
+
 /// Reads those of `list` that this vCPU has.
 pub(crate) fn save(vcpu: &VcpuFd, list: &[u32]) -> Result<Vec<kvm_msr_entry>, KvmError> {
     let mut saved = Vec::with_capacity(list.len());

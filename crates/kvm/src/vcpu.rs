@@ -1,8 +1,7 @@
 //! vCPUs: running, saving, restoring.
 
 use kvm_bindings::{
-    CpuId, KVM_MAX_CPUID_ENTRIES, KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_fpu, kvm_regs,
-    kvm_sregs,
+    CpuId, KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_cpuid_entry2, kvm_fpu, kvm_regs, kvm_sregs,
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
@@ -50,12 +49,14 @@ pub struct Vcpu {
     kicker: Kicker,
     scales_tsc: bool,
     msr_list: Vec<u32>,
+    /// What the guest was shown. KVM's own record has bits in it that follow the guest's state.
+    shown: Vec<kvm_cpuid_entry2>,
 }
 
 impl Vcpu {
     pub(crate) fn new(mut fd: VcpuFd, scales_tsc: bool, msr_list: Vec<u32>) -> Self {
         let kicker = Kicker::new(&raw mut fd.get_kvm_run().immediate_exit);
-        Self { fd, kicker, scales_tsc, msr_list }
+        Self { fd, kicker, scales_tsc, msr_list, shown: Vec::new() }
     }
 
     /// What gets this vCPU out of the guest.
@@ -112,8 +113,10 @@ impl Vcpu {
     ///
     /// # Errors
     /// KVM's refusal.
-    pub fn set_cpuid(&self, cpuid: &CpuId) -> Result<(), KvmError> {
-        self.fd.set_cpuid2(cpuid).asked("show the guest its processor")
+    pub fn set_cpuid(&mut self, cpuid: &CpuId) -> Result<(), KvmError> {
+        self.fd.set_cpuid2(cpuid).asked("show the guest its processor")?;
+        self.shown = cpuid.as_slice().to_vec();
+        Ok(())
     }
 
     /// General registers of a vCPU that boots.
@@ -157,6 +160,14 @@ impl Vcpu {
         self.fd.set_fpu(&fpu).asked("reset the floating-point unit")
     }
 
+    /// Memory types and string instructions as firmware leaves them: caching on, fast strings on.
+    ///
+    /// # Errors
+    /// KVM's refusal.
+    pub fn set_firmware_registers(&self) -> Result<(), KvmError> {
+        msrs::set_firmware_values(&self.fd)
+    }
+
     /// Saves everything. The vCPU stands still and its last I/O is complete.
     ///
     /// `mp_state` comes first because reading it delivers pending INIT and SIPI events; `events` come last
@@ -174,9 +185,8 @@ impl Vcpu {
         let lapic = self.fd.get_lapic().asked("save the local interrupt controller")?;
         let msrs = msrs::save(&self.fd, &self.msr_list)?;
         let events = self.fd.get_vcpu_events().asked("save pending events")?;
-        let cpuid = self.fd.get_cpuid2(KVM_MAX_CPUID_ENTRIES).asked("save the processor's description")?;
         Ok(VcpuState {
-            cpuid: cpuid.as_slice().to_vec(),
+            cpuid: self.shown.clone(),
             tsc_khz: self.fd.get_tsc_khz().unwrap_or(0),
             regs,
             sregs,
@@ -198,7 +208,7 @@ impl Vcpu {
     ///
     /// # Errors
     /// State that this host cannot take on.
-    pub fn restore(&self, state: &VcpuState) -> Result<(), StateError> {
+    pub fn restore(&mut self, state: &VcpuState) -> Result<(), StateError> {
         let VcpuState { cpuid, tsc_khz, regs, sregs, xsave, xcrs, debug, lapic, msrs, events, mp_state } =
             state;
         self.set_cpuid(&CpuId::from_entries(cpuid).map_err(|_| KvmError::ListTooLong)?)?;

@@ -21,7 +21,12 @@ const RUN_PAGES: u64 = 256;
 ///
 /// # Errors
 /// Writing failed, for instance because the disk is full.
-pub fn write_flat(ram: &GuestRam, pagemap: &Pagemap, below: &[Extent], out: &File) -> io::Result<Vec<Extent>> {
+pub fn write_flat(
+    ram: &GuestRam,
+    pagemap: &Pagemap,
+    below: &[Extent],
+    out: &File,
+) -> io::Result<Vec<Extent>> {
     let mut candidates = ExtentsBuilder::default();
     let mut lower = below.iter().flat_map(|e| e.first_page..e.end()).peekable();
     pagemap.each_changed(ram, |page| {
@@ -91,7 +96,8 @@ impl Run {
 struct HostPage(u64);
 
 fn host_page(ram: &GuestRam, page: u64) -> io::Result<HostPage> {
-    let outside = || io::Error::new(io::ErrorKind::InvalidInput, "a page to be written lies outside guest RAM");
+    let outside =
+        || io::Error::new(io::ErrorKind::InvalidInput, "a page to be written lies outside guest RAM");
     let address = page.checked_mul(PAGE_SIZE).ok_or_else(outside)?;
     let region = ram.find_region(GuestAddress(address)).ok_or_else(outside)?;
     Ok(HostPage(region.as_ptr() as u64 + (address - region.start_addr().0)))
@@ -151,7 +157,12 @@ fn pwrite(out: &File, host: u64, len: u64, offset: u64) -> io::Result<u64> {
 ///
 /// # Errors
 /// As [`write_flat`]; or the pagemap cannot be opened.
-pub fn write_all(ram: &GuestRam, proc_dir: BorrowedFd<'_>, below: &[Extent], out: &File) -> io::Result<Vec<Extent>> {
+pub fn write_all(
+    ram: &GuestRam,
+    proc_dir: BorrowedFd<'_>,
+    below: &[Extent],
+    out: &File,
+) -> io::Result<Vec<Extent>> {
     write_flat(ram, &Pagemap::open(proc_dir)?, below, out)
 }
 

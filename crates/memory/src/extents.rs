@@ -3,7 +3,11 @@
 //! Little endian: magic `FKDX`, `u32` version 1, `u64` count, then count times (`u64` first page, `u64`
 //! pages); sorted, neither overlapping nor touching. See docs/snapshot-format.md.
 
+use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+
+use crate::PAGE_SIZE;
 
 /// First bytes of a table.
 pub const MAGIC: [u8; 4] = *b"FKDX";
@@ -95,6 +99,39 @@ pub fn write_table(table: &[Extent], to: &mut impl Write) -> Result<(), ExtentsE
     Ok(())
 }
 
+/// The pages of a sparse layer file that hold data, as its file system tells (never too few).
+///
+/// # Errors
+/// The file cannot be examined.
+pub fn data_extents(file: &File) -> std::io::Result<Vec<Extent>> {
+    let mut table: Vec<Extent> = Vec::new();
+    let mut at = 0;
+    while let Some((start, end)) = next_data(file, at)? {
+        let (first, end_page) = (start / PAGE_SIZE, end.div_ceil(PAGE_SIZE));
+        match table.last_mut() {
+            Some(last) if last.end() >= first => last.pages = end_page - last.first_page,
+            _ => table.push(Extent { first_page: first, pages: end_page - first }),
+        }
+        at = end;
+    }
+    Ok(table)
+}
+
+/// The next run of data at or after `from`.
+fn next_data(file: &File, from: u64) -> std::io::Result<Option<(u64, u64)>> {
+    let seek = |offset: u64, whence| {
+        let offset = libc::off_t::try_from(offset).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+        // SAFETY: lseek only moves the position of a descriptor that is open for the call.
+        let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+        u64::try_from(found).map_err(|_| std::io::Error::last_os_error())
+    };
+    match seek(from, libc::SEEK_DATA) {
+        Ok(start) => Ok(Some((start, seek(start, libc::SEEK_HOLE)?))),
+        Err(e) if e.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 /// Collects pages, in ascending order, into extents.
 #[derive(Debug, Default)]
 pub struct ExtentsBuilder {
@@ -151,8 +188,25 @@ mod tests {
         let mut lying = bytes(&[e(1, 1)]);
         lying[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(matches!(read_table(&mut lying.as_slice(), 100), Err(ExtentsError::TooMany(_))));
-        assert!(matches!(read_table(&mut &b"FKDX\x02\0\0\0\0\0\0\0\0\0\0\0"[..], 9), Err(ExtentsError::Foreign)));
+        assert!(matches!(
+            read_table(&mut &b"FKDX\x02\0\0\0\0\0\0\0\0\0\0\0"[..], 9),
+            Err(ExtentsError::Foreign)
+        ));
         assert!(read_table(&mut &b"FKD"[..], 9).is_err());
+    }
+
+    #[test]
+    fn the_data_of_a_sparse_file_is_found_whole() {
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        assert_eq!(data_extents(&file).unwrap(), []);
+        for page in [0u64, 100, 101, 255] {
+            file.write_all_at(&[1; 4096], page * PAGE_SIZE).unwrap();
+        }
+        let found: Vec<u64> =
+            data_extents(&file).unwrap().iter().flat_map(|e| e.first_page..e.end()).collect();
+        assert!([0, 100, 101, 255].iter().all(|page| found.contains(page)), "{found:?}");
     }
 
     proptest! {

@@ -75,7 +75,10 @@ mod tests {
         let six = Layout::new(6 << 30);
         assert_eq!(
             six.ranges(),
-            [RamRange { start: 0, len: HOLE_START }, RamRange { start: HOLE_END, len: (6 << 30) - HOLE_START }]
+            [
+                RamRange { start: 0, len: HOLE_START },
+                RamRange { start: HOLE_END, len: (6 << 30) - HOLE_START }
+            ]
         );
         assert_eq!(six.end(), HOLE_END + (3 << 30));
     }

@@ -5,7 +5,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use vm_memory::mmap::MmapRegionError;
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryRegion, GuestMemoryBackend, GuestRegionCollectionError, GuestRegionMmap, MmapRegion};
+use vm_memory::{
+    FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryRegion, GuestRegionCollectionError,
+    GuestRegionMmap, MmapRegion,
+};
 
 use crate::extents::Extent;
 use crate::layout::{Layout, RamRange};
@@ -34,7 +37,9 @@ pub enum MapError {
         needs: u64,
     },
     /// An extent of the upper layer does not lie in RAM.
-    #[error("the upper memory layer has pages {first}..{end} outside the machine's RAM; the layer is damaged")]
+    #[error(
+        "the upper memory layer has pages {first}..{end} outside the machine's RAM; the layer is damaged"
+    )]
     ExtentOutside {
         /// First page.
         first: u64,

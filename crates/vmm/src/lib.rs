@@ -1,1 +1,27 @@
-//! The monitor process: builds or restores one machine, runs it, saves it.
+//! The monitor: one process that builds or restores one machine, runs it and writes it out.
+//!
+//! It is handed open descriptors over its control socket and opens nothing by path afterwards, so that it can
+//! live in an empty root. It knows nothing of tags, stores or REST.
+//!
+//! ```text
+//!  engine ──control socket──▶ monitor ──▶ machine ──▶ vcpus (one thread each) ──▶ KVM
+//!                                │            └──────▶ devices ◀── exits, doorbells
+//!                                └── one epoll loop for control and devices
+//! ```
+
+pub mod acpi;
+pub mod boot;
+pub mod devices;
+pub mod error;
+pub mod handed;
+pub mod layout;
+pub mod machine;
+pub mod monitor;
+mod snapshot;
+pub mod state;
+pub mod statefile;
+pub mod vcpus;
+
+pub use error::MonitorError;
+pub use machine::Host;
+pub use monitor::Monitor;

@@ -1,2 +1,105 @@
-//! Entry point.
-fn main() {}
+//! `forkd-vmm`: serves the control socket that it was started with as standard input.
+//!
+//! `forkd-vmm probe` tells as one line of JSON whether KVM runs ordinary guests here.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+
+use forkd_kvm::{Hypervisor, probe};
+use forkd_protocol::control::Exit;
+use forkd_vmm::{Host, Monitor, MonitorError};
+use serde::Serialize;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    match (arguments.next().as_deref(), arguments.next()) {
+        (None, _) => serve(),
+        (Some("probe"), None) => report_probe(),
+        (Some("--version"), None) => say(concat!("forkd-vmm ", env!("CARGO_PKG_VERSION"))),
+        _ => {
+            complain("usage: forkd-vmm (with a listening Unix socket as standard input) | probe | --version");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn serve() -> ExitCode {
+    // A panic is a bug: the machine's state is unknown, so nothing of this process may go on.
+    std::panic::set_hook(Box::new(|panic| {
+        complain(&panic.to_string());
+        std::process::abort();
+    }));
+    match run() {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&forkd_vmm::error::refusal(&error).message);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<Exit, MonitorError> {
+    let listener = std::io::stdin().as_fd().try_clone_to_owned().map_err(MonitorError::Events)?;
+    let entropy = File::open("/dev/urandom").map_err(MonitorError::Events)?;
+    let host = Host { hypervisor: Hypervisor::open()?, entropy };
+    let mut monitor = Monitor::new(host, listener_from(listener))?;
+    let exit = monitor.run()?;
+    monitor.leave_last_words(&exit);
+    // The kernel takes the machine apart faster than its threads could be told to end.
+    std::process::exit(0)
+}
+
+fn listener_from(descriptor: OwnedFd) -> UnixListener {
+    UnixListener::from(descriptor)
+}
+
+#[derive(Serialize)]
+struct ProbeReport {
+    kvm: &'static str,
+    detail: String,
+    items: Vec<ProbeItem>,
+}
+
+#[derive(Serialize)]
+struct ProbeItem {
+    name: &'static str,
+    ok: bool,
+    detail: String,
+}
+
+fn report_probe() -> ExitCode {
+    let report = match probe::probe() {
+        Err(error) => {
+            let detail = forkd_vmm::error::refusal(&error.into()).message;
+            ProbeReport { kvm: "absent", detail, items: Vec::new() }
+        }
+        Ok(items) => {
+            let lacking: Vec<_> = items.iter().filter(|item| !item.ok).map(|item| item.name).collect();
+            let (kvm, detail) = match lacking.as_slice() {
+                [] => ("usable", String::new()),
+                lacking => ("unusable", format!("guests fail on: {}", lacking.join(", "))),
+            };
+            let items = items.into_iter().map(|i| ProbeItem { name: i.name, ok: i.ok, detail: i.detail });
+            ProbeReport { kvm, detail, items: items.collect() }
+        }
+    };
+    let code = if report.kvm == "usable" { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    say(&serde_json::to_string(&report).unwrap_or_default());
+    code
+}
+
+/// One line to standard output.
+fn say(line: &str) -> ExitCode {
+    match writeln!(std::io::stdout(), "{line}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// One line to the monitor's log; with nobody to read it there is nothing to be done.
+fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr(), "forkd-vmm: {line}");
+}

@@ -31,6 +31,8 @@ pub enum FdRole {
     VsockListener,
     /// Where the serial console is logged.
     Console,
+    /// Where the serial console's input comes from, where anything types at it.
+    ConsoleInput,
     /// A tap device that already has its name and address.
     Tap,
     /// The directory /proc, opened `O_PATH`, so that pagemap can be reached from an empty root.

@@ -1,0 +1,421 @@
+//! The devices of a machine and how they are wired to KVM and the event loop.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forkd_devices::block::{BLOCK_SIZE, Block, BlockConfig, BlockResources, DiskLayer};
+use forkd_devices::bus::Bus;
+use forkd_devices::console::{ConsoleLog, DEFAULT_CAP};
+use forkd_devices::faults::GuestFaults;
+use forkd_devices::i8042::I8042;
+use forkd_devices::net::{Net, NetResources};
+use forkd_devices::rng::{Rng, RngResources};
+use forkd_devices::serial::SerialPort;
+use forkd_devices::virtio::{MmioResources, MmioTransport, VirtioDevice, VirtioSlot};
+use forkd_devices::vsock::{Vsock, VsockResources};
+use forkd_kvm::{IoHandler, Vm};
+use forkd_memory::GuestRam;
+use forkd_memory::extents::{Extent, read_table};
+use forkd_protocol::control::FdRole;
+use forkd_protocol::guest::GUEST_CID;
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+
+use crate::error::MonitorError;
+use crate::handed::{DiskFiles, FromStart, Handed};
+use crate::layout;
+use crate::state::DevicesState;
+
+type Slot<D> = Arc<Mutex<MmioTransport<D>>>;
+
+/// Offset of the doorbell among a device's registers.
+const QUEUE_NOTIFY: u64 = 0x50;
+/// Low byte of an event's token where it is the device's own descriptor, not a queue.
+const TOKEN_DEVICE: u64 = 0xff;
+/// Token of console input.
+const TOKEN_CONSOLE: u64 = u64::MAX;
+const CONSOLE_CHUNK: usize = 256;
+const EVENTS: usize = 32;
+
+/// What the devices are built from.
+#[derive(Debug)]
+pub struct DeviceFiles {
+    disks: Vec<DiskFiles>,
+    vsock: UnixListener,
+    entropy: File,
+    tap: Option<File>,
+    console: Option<File>,
+    console_input: Option<File>,
+}
+
+impl DeviceFiles {
+    /// Takes what the devices need out of what was handed in.
+    ///
+    /// # Errors
+    /// Something is missing.
+    pub fn take(handed: &mut Handed, entropy: File) -> Result<Self, MonitorError> {
+        let vsock = handed.file(FdRole::VsockListener)?;
+        Ok(Self {
+            disks: handed.disks()?,
+            vsock: std::os::fd::OwnedFd::from(vsock).into(),
+            entropy,
+            tap: handed.take(FdRole::Tap).map(File::from),
+            console: handed.take(FdRole::Console).map(File::from),
+            console_input: handed.take(FdRole::ConsoleInput).map(File::from),
+        })
+    }
+}
+
+/// All devices of one machine.
+#[derive(Debug)]
+pub struct Devices {
+    disks: Vec<Slot<Block>>,
+    vsock: Slot<Vsock>,
+    rng: Slot<Rng>,
+    net: Option<Slot<Net>>,
+    serial: Arc<Mutex<SerialPort>>,
+    console_input: Option<File>,
+    slots: Slots,
+    faults: GuestFaults,
+    epoll: Epoll,
+    reset: EventFd,
+}
+
+/// The places of the virtio devices, in the order of their addresses.
+struct Slots(Vec<Arc<Mutex<dyn VirtioSlot>>>);
+
+impl std::fmt::Debug for Slots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Slots").field(&self.0.len()).finish()
+    }
+}
+
+/// The two buses, as vCPUs see them.
+#[derive(Debug, Default)]
+pub struct Buses {
+    ports: Bus,
+    mmio: Bus,
+}
+
+impl IoHandler for Buses {
+    fn port_read(&self, port: u16, data: &mut [u8]) {
+        self.ports.read(u64::from(port), data);
+    }
+
+    fn port_write(&self, port: u16, data: &[u8]) {
+        self.ports.write(u64::from(port), data);
+    }
+
+    fn mmio_read(&self, address: u64, data: &mut [u8]) {
+        self.mmio.read(address, data);
+    }
+
+    fn mmio_write(&self, address: u64, data: &[u8]) {
+        self.mmio.write(address, data);
+    }
+}
+
+impl Devices {
+    /// Devices of a machine that boots.
+    ///
+    /// # Errors
+    /// Files that do not fit, or KVM's refusal.
+    pub fn new(vm: &Vm, ram: &GuestRam, files: DeviceFiles) -> Result<(Self, Buses), MonitorError> {
+        let DeviceFiles { disks: disk_files, vsock: listener, entropy, tap, console, console_input } = files;
+        let mut wiring = Wiring::new(vm, ram);
+        let mut disks = Vec::new();
+        for (number, parts) in disk_files.into_iter().enumerate() {
+            let resources = block_resources(parts)?;
+            disks.push(wiring.fresh(Block::new(BlockConfig { id: disk_id(number) }, resources)?)?);
+        }
+        let vsock = Vsock::new(GUEST_CID, VsockResources { listener }).map_err(MonitorError::Events)?;
+        let vsock = wiring.fresh(vsock)?;
+        let rng = wiring.fresh(Rng::new(RngResources { source: entropy }))?;
+        let net = match tap {
+            Some(tap) => Some(wiring.fresh(Net::new(NetResources { tap }).map_err(MonitorError::Events)?)?),
+            None => None,
+        };
+        let serial = SerialPort::new(wiring.irq(layout::SERIAL_GSI)?, console_log(console));
+        wiring.finish(Parts { disks, vsock, rng, net, serial, console_input })
+    }
+
+    /// Devices of a machine that is restored.
+    ///
+    /// # Errors
+    /// State and files that do not fit each other, or KVM's refusal.
+    pub fn restore(
+        vm: &Vm,
+        ram: &GuestRam,
+        state: DevicesState,
+        files: DeviceFiles,
+    ) -> Result<(Self, Buses), MonitorError> {
+        let DevicesState { disks: disk_states, vsock, rng, net, serial } = state;
+        let DeviceFiles { disks: disk_files, vsock: listener, entropy, tap, console, console_input } = files;
+        if disk_states.len() != disk_files.len() || net.is_some() != tap.is_some() {
+            return Err(MonitorError::DeviceCount);
+        }
+        let mut wiring = Wiring::new(vm, ram);
+        let mut disks = Vec::new();
+        for (state, parts) in disk_states.into_iter().zip(disk_files) {
+            disks.push(wiring.restored::<Block>(state, block_resources(parts)?)?);
+        }
+        let vsock = wiring.restored::<Vsock>(vsock, VsockResources { listener })?;
+        let rng = wiring.restored::<Rng>(rng, RngResources { source: entropy })?;
+        let net = match (net, tap) {
+            (Some(state), Some(tap)) => Some(wiring.restored::<Net>(state, NetResources { tap })?),
+            _ => None,
+        };
+        let serial = SerialPort::restore(serial, wiring.irq(layout::SERIAL_GSI)?, console_log(console))?;
+        wiring.finish(Parts { disks, vsock, rng, net, serial, console_input })
+    }
+
+    /// Number of virtio devices.
+    pub fn virtio_count(&self) -> u32 {
+        u32::try_from(self.slots.0.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The saved form. The event loop and the vCPUs stand still.
+    pub fn save(&self) -> DevicesState {
+        DevicesState {
+            disks: self.disks.iter().map(|disk| lock(disk).save()).collect(),
+            vsock: lock(&self.vsock).save(),
+            rng: lock(&self.rng).save(),
+            net: self.net.as_ref().map(|net| lock(net).save()),
+            serial: lock(&self.serial).save(),
+        }
+    }
+
+    /// Freezes the top of disk `number`; see [`Block::freeze_top`].
+    pub fn freeze_top(&self, number: usize, new_top: Option<File>) -> Vec<Extent> {
+        self.disks.get(number).map_or_else(Vec::new, |disk| lock(disk).device_mut().freeze_top(new_top))
+    }
+
+    /// Number of disks.
+    pub fn disk_count(&self) -> usize {
+        self.disks.len()
+    }
+
+    /// Has every queue looked at once: what was announced before a save is not in it.
+    pub fn kick_all(&self) {
+        self.slots.0.iter().for_each(|slot| lock(slot).kick_all());
+    }
+
+    /// Requests of the guest that were refused as malformed.
+    pub fn guest_faults(&self) -> u64 {
+        self.faults.count()
+    }
+
+    /// Console output that was not kept.
+    pub fn console_dropped(&self) -> u64 {
+        lock(&self.serial).dropped_output()
+    }
+
+    /// Readable when a device has work.
+    pub fn epoll_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// Readable once the guest has asked to be reset.
+    pub fn reset_event(&self) -> &EventFd {
+        &self.reset
+    }
+
+    /// Does the work that waits, without waiting for more.
+    ///
+    /// # Errors
+    /// Waiting failed.
+    pub fn serve(&mut self) -> Result<(), MonitorError> {
+        let mut events = [EpollEvent::default(); EVENTS];
+        let count = match self.epoll.wait(0, &mut events) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => return Ok(()),
+            other => other.map_err(MonitorError::Events)?,
+        };
+        for event in events.iter().take(count) {
+            match event.data() {
+                TOKEN_CONSOLE => self.type_input(),
+                token => self.serve_slot(token),
+            }
+        }
+        Ok(())
+    }
+
+    fn serve_slot(&self, token: u64) {
+        let index = usize::try_from(token >> 8).unwrap_or(usize::MAX);
+        let Some(slot) = self.slots.0.get(index) else { return };
+        match token & 0xff {
+            TOKEN_DEVICE => lock(slot).process_event(),
+            queue => lock(slot).process_queue(usize::try_from(queue).unwrap_or(usize::MAX)),
+        }
+    }
+
+    fn type_input(&mut self) {
+        let Some(input) = &mut self.console_input else { return };
+        let mut chunk = [0u8; CONSOLE_CHUNK];
+        match std::io::Read::read(input, &mut chunk) {
+            Ok(0) | Err(_) => {
+                let _ = self.epoll.ctl(ControlOperation::Delete, input.as_raw_fd(), EpollEvent::default());
+                self.console_input = None;
+            }
+            Ok(len) => {
+                lock(&self.serial).enqueue(chunk.get(..len).unwrap_or_default());
+            }
+        }
+    }
+}
+
+struct Parts {
+    disks: Vec<Slot<Block>>,
+    vsock: Slot<Vsock>,
+    rng: Slot<Rng>,
+    net: Option<Slot<Net>>,
+    serial: SerialPort,
+    console_input: Option<File>,
+}
+
+/// Connects devices to addresses, interrupt lines and doorbells, one place after the other.
+struct Wiring<'a> {
+    vm: &'a Vm,
+    ram: &'a GuestRam,
+    faults: GuestFaults,
+    buses: Buses,
+    slots: Vec<Arc<Mutex<dyn VirtioSlot>>>,
+}
+
+impl<'a> Wiring<'a> {
+    fn new(vm: &'a Vm, ram: &'a GuestRam) -> Self {
+        Self { vm, ram, faults: GuestFaults::new(), buses: Buses::default(), slots: Vec::new() }
+    }
+
+    fn irq(&self, gsi: u32) -> Result<EventFd, MonitorError> {
+        let event = event()?;
+        self.vm.connect_irq(&event, gsi)?;
+        Ok(event)
+    }
+
+    fn fresh<D>(&mut self, device: D) -> Result<Slot<D>, MonitorError>
+    where
+        D: VirtioDevice + 'static,
+        MmioTransport<D>: VirtioSlot,
+    {
+        let resources = self.resources(D::QUEUE_SIZES.len())?;
+        self.place(MmioTransport::new(device, resources)?)
+    }
+
+    fn restored<D>(
+        &mut self,
+        state: forkd_devices::virtio::TransportStateV1<D::State>,
+        device: D::Resources,
+    ) -> Result<Slot<D>, MonitorError>
+    where
+        D: VirtioDevice + 'static,
+        MmioTransport<D>: VirtioSlot,
+    {
+        let resources = self.resources(D::QUEUE_SIZES.len())?;
+        self.place(MmioTransport::restore(state, device, resources)?)
+    }
+
+    fn index(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    fn resources(&self, queues: usize) -> Result<MmioResources, MonitorError> {
+        if self.index() >= layout::VIRTIO_MAX {
+            return Err(MonitorError::TooManyDevices);
+        }
+        let doorbell = layout::virtio_base(self.index()) + QUEUE_NOTIFY;
+        let mut queue_events = Vec::with_capacity(queues);
+        for queue in (0u32..).take(queues) {
+            let event = event()?;
+            self.vm.connect_doorbell(&event, doorbell, queue)?;
+            queue_events.push(event);
+        }
+        Ok(MmioResources {
+            ram: self.ram.clone(),
+            interrupt: self.irq(layout::VIRTIO_GSI + self.index())?,
+            queue_events,
+            faults: self.faults.clone(),
+        })
+    }
+
+    fn place<D>(&mut self, transport: MmioTransport<D>) -> Result<Slot<D>, MonitorError>
+    where
+        D: VirtioDevice + 'static,
+        MmioTransport<D>: VirtioSlot,
+    {
+        let slot = Arc::new(Mutex::new(transport));
+        self.buses.mmio.insert(layout::virtio_base(self.index()), layout::VIRTIO_STRIDE, slot.clone())?;
+        self.slots.push(slot.clone());
+        Ok(slot)
+    }
+
+    fn finish(mut self, parts: Parts) -> Result<(Devices, Buses), MonitorError> {
+        let Parts { disks, vsock, rng, net, serial, console_input } = parts;
+        let serial = Arc::new(Mutex::new(serial));
+        let reset = event()?;
+        let i8042 = Arc::new(Mutex::new(I8042::new(reset.try_clone().map_err(MonitorError::Events)?)));
+        let ports = &mut self.buses.ports;
+        ports.insert(layout::SERIAL_PORT.into(), layout::SERIAL_PORTS.into(), serial.clone())?;
+        ports.insert(layout::I8042_PORT.into(), layout::I8042_PORTS.into(), i8042)?;
+        let epoll = Epoll::new().map_err(MonitorError::Events)?;
+        for (index, slot) in (0u64..).zip(&self.slots) {
+            watch_slot(&epoll, index, &*lock(slot))?;
+        }
+        if let Some(input) = &console_input {
+            watch(&epoll, input.as_raw_fd(), TOKEN_CONSOLE)?;
+        }
+        let (slots, faults) = (Slots(self.slots), self.faults);
+        let devices = Devices { disks, vsock, rng, net, serial, console_input, slots, faults, epoll, reset };
+        Ok((devices, self.buses))
+    }
+}
+
+fn watch_slot(epoll: &Epoll, index: u64, slot: &dyn VirtioSlot) -> Result<(), MonitorError> {
+    for queue in 0..slot.queue_count() {
+        if let Some(event) = slot.queue_event(queue) {
+            watch(epoll, event.as_raw_fd(), index << 8 | queue as u64)?;
+        }
+    }
+    match slot.event_fd() {
+        Some(fd) => watch(epoll, fd, index << 8 | TOKEN_DEVICE),
+        None => Ok(()),
+    }
+}
+
+fn watch(epoll: &Epoll, fd: RawFd, token: u64) -> Result<(), MonitorError> {
+    epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(EventSet::IN, token)).map_err(MonitorError::Events)
+}
+
+fn event() -> Result<EventFd, MonitorError> {
+    EventFd::new(EFD_NONBLOCK).map_err(MonitorError::Events)
+}
+
+fn block_resources(files: DiskFiles) -> Result<BlockResources, MonitorError> {
+    let DiskFiles { base, layers, top } = files;
+    let blocks = base.metadata().map_err(MonitorError::Events)?.len().div_ceil(BLOCK_SIZE);
+    let mut frozen = Vec::with_capacity(layers.len());
+    for (data, table) in layers {
+        let extents = read_table(&mut BufReader::new(FromStart::new(&table)), blocks)?;
+        frozen.push(DiskLayer { data, extents });
+    }
+    Ok(BlockResources { base, layers: frozen, top })
+}
+
+fn console_log(file: Option<File>) -> ConsoleLog {
+    file.map_or_else(ConsoleLog::sink, |file| ConsoleLog::new(file, DEFAULT_CAP))
+}
+
+/// The serial number of disk `number`, by which a guest finds it whatever its name.
+fn disk_id(number: usize) -> [u8; 20] {
+    let mut id = [0; 20];
+    for (to, from) in id.iter_mut().zip(format!("forkd-disk{number}").bytes()) {
+        *to = from;
+    }
+    id
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
