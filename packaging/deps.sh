@@ -20,7 +20,7 @@ installed() {
 }
 
 qemu_major() {
-    qemu-system-x86_64 --version 2>/dev/null | sed -n 's/^QEMU emulator version \([0-9]*\)\..*/\1/p'
+    { qemu-system-x86_64 --version 2>/dev/null || true; } | sed -n 's/^QEMU emulator version \([0-9]*\)\..*/\1/p'
 }
 
 install_packages() {

@@ -171,7 +171,11 @@ mod tests {
         };
         write(&at("initrd"), &parts).unwrap();
         let bytes = fs::read(at("initrd")).unwrap();
-        assert_eq!(&bytes[..14], b"12345\0\0\0070701", "the second archive starts at a multiple of four");
+        assert_eq!(
+            &bytes[..14],
+            b"12345\x00\x00\x00070701",
+            "the second archive starts at a multiple of four"
+        );
         let text = String::from_utf8_lossy(&bytes);
         for wanted in
             ["payload/usr/local/bin/forkd-agent\0", "<forkd-agent>", "payload/etc/inittab\0", "<key.pub>"]
