@@ -7,113 +7,13 @@
     reason = "a test ends at the first surprise"
 )]
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+mod support;
+
 use std::path::Path;
-use std::time::Duration;
 
-use forkd_engine::{Bounds, Engine, EngineConfig};
-use forkd_protocol::rest::{ErrorBody, ErrorEvent, ImageInfo, KernelInfo, SnapshotInfo};
-use serde::de::DeserializeOwned;
-use tempfile::TempDir;
+use forkd_protocol::rest::{ErrorEvent, ImageInfo, KernelInfo, SnapshotInfo};
 
-/// A controller, and the folder that holds its root.
-struct Controller {
-    address: SocketAddr,
-    folder: TempDir,
-    _runtime: tokio::runtime::Runtime,
-}
-
-struct Answer {
-    status: u16,
-    head: String,
-    body: Vec<u8>,
-}
-
-impl Answer {
-    fn json<T: DeserializeOwned>(&self) -> T {
-        serde_json::from_slice(&self.body)
-            .unwrap_or_else(|e| panic!("{e}: {} {}", self.head, String::from_utf8_lossy(&self.body)))
-    }
-
-    #[track_caller]
-    fn refused(&self, status: u16) -> ErrorBody {
-        assert_eq!(self.status, status, "{} {}", self.head, String::from_utf8_lossy(&self.body));
-        let body: ErrorBody = self.json();
-        assert!(!body.error.is_empty() && !body.code.is_empty());
-        body
-    }
-}
-
-impl Controller {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("root");
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let address = runtime.block_on(async {
-            let config =
-                EngineConfig { root, libexec: folder.path().join("none"), bounds: Bounds::default() };
-            let router = forkd_controller::router(Engine::open(config).await.unwrap());
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            tokio::spawn(async move { axum::serve(listener, router).await });
-            address
-        });
-        Self { address, folder, _runtime: runtime }
-    }
-
-    /// Sends a request exactly as written, which no client library would for some of them.
-    fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
-        for (name, value) in headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
-        }
-        head.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
-        stream.write_all(head.as_bytes()).unwrap();
-        // A refused body may be left unread.
-        drop(stream.write_all(body));
-        let mut got = Vec::new();
-        drop(stream.read_to_end(&mut got));
-        let end = got.windows(4).position(|w| w == b"\r\n\r\n").expect("an answer has a head");
-        let head = String::from_utf8(got[..end].to_vec()).unwrap();
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let body = got.split_off(end + 4);
-        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
-        Answer { status, head, body: if chunked { unchunk(&body) } else { body } }
-    }
-
-    fn get(&self, path: &str) -> Answer {
-        self.send("GET", path, &[], b"")
-    }
-
-    fn delete(&self, path: &str) -> Answer {
-        self.send("DELETE", path, &[], b"")
-    }
-
-    fn post(&self, path: &str, body: &str) -> Answer {
-        self.send("POST", path, &[("Content-Type", "application/json")], body.as_bytes())
-    }
-
-    fn put(&self, path: &str, body: &[u8]) -> Answer {
-        self.send("PUT", path, &[("Content-Type", "application/zstd")], body)
-    }
-}
-
-fn unchunk(mut body: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    while let Some(end) = body.windows(2).position(|w| w == b"\r\n") {
-        let length = usize::from_str_radix(std::str::from_utf8(&body[..end]).unwrap(), 16).unwrap();
-        out.extend_from_slice(&body[end + 2..end + 2 + length]);
-        body = &body[end + 2 + length + 2..];
-        if length == 0 {
-            break;
-        }
-    }
-    out
-}
+use support::Controller;
 
 /// Every file below a folder.
 fn files(folder: &Path) -> Vec<String> {

@@ -1,0 +1,182 @@
+//! Snapshots and sandboxes over a real connection, with monitors that are fakes: what a client sees of them.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test ends at the first surprise"
+)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use forkd_engine::Bounds;
+use forkd_protocol::rest::{EvalResponse, ExecResponse, PingResponse, SandboxInfo, SnapshotInfo};
+
+use support::{Answer, Controller};
+
+fn bounds() -> Bounds {
+    Bounds { guest_grace: Duration::from_millis(500), ..Bounds::default() }
+}
+
+fn zstd_of(bytes: &[u8]) -> Vec<u8> {
+    zstd::encode_all(bytes, 1).unwrap()
+}
+
+/// With an image and a kernel.
+fn furnished() -> Controller {
+    let controller = Controller::with_fakes(bounds());
+    let mut tar = tar::Builder::new(Vec::new());
+    for name in ["vmlinuz", "modules.cpio"] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(4);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, name, &b"data"[..]).unwrap();
+    }
+    assert_eq!(controller.put("/v1/images/py?origin=test", &zstd_of(&[5; 64 * 4096])).status, 201);
+    assert_eq!(controller.put("/v1/kernels/k", &zstd_of(&tar.into_inner().unwrap())).status, 201);
+    controller
+}
+
+fn snapshot(controller: &Controller, tag: &str) -> Answer {
+    controller.post("/v1/snapshots", &format!(r#"{{"tag":"{tag}","image":"py","memory_mib":128}}"#))
+}
+
+/// With the snapshot `t`.
+fn ready() -> Controller {
+    let controller = furnished();
+    let made = snapshot(&controller, "t");
+    assert_eq!(made.status, 201, "{}", String::from_utf8_lossy(&made.body));
+    controller
+}
+
+fn fork(controller: &Controller, n: u32) -> Vec<SandboxInfo> {
+    let made = controller
+        .post("/v1/sandboxes", &format!(r#"{{"snapshot_tag":"t","n":{n},"per_child_netns":true}}"#));
+    assert_eq!(made.status, 201, "{}", String::from_utf8_lossy(&made.body));
+    made.json()
+}
+
+fn sandboxes(controller: &Controller) -> Vec<SandboxInfo> {
+    controller.get("/v1/sandboxes").json()
+}
+
+#[test]
+fn a_sandbox_lives_from_fork_to_kill() {
+    let controller = ready();
+    let children = fork(&controller, 3);
+    assert_eq!(children.len(), 3);
+    assert!(children.iter().all(|c| c.state == "running" && c.snapshot_tag == "t" && c.pid.is_some()));
+    let path = |verb: &str| format!("/v1/sandboxes/{}/{verb}", children[0].id);
+    let exec: ExecResponse = controller.post(&path("exec"), r#"{"args":["a","b"],"timeout_secs":5}"#).json();
+    assert_eq!((exec.stdout.as_str(), exec.exit_code), ("a b", 0));
+    let exec: ExecResponse = controller.post(&path("exec"), r#"{"args":["bytes"]}"#).json();
+    assert!(exec.stdout_base64.is_some());
+    let eval: EvalResponse = controller.post(&path("eval"), r#"{"code":"6*7"}"#).json();
+    assert_eq!((eval.result.as_deref(), eval.exit_code), (Some("6*7"), 0));
+    let ping: PingResponse = controller.post(&path("ping"), "").json();
+    assert!(ping.pong && ping.warmup_ready);
+    assert_eq!(controller.get(&path("logs")).status, 200);
+    assert_eq!(controller.get(&path("stats")).status, 200);
+    let metrics = String::from_utf8(controller.get("/metrics").body).unwrap();
+    assert!(metrics.contains("forkd_snapshots_total 1\n") && metrics.contains("forkd_sandboxes_active 3\n"));
+
+    for child in &children {
+        assert_eq!(controller.delete(&format!("/v1/sandboxes/{}", child.id)).status, 204);
+        controller.get(&format!("/v1/sandboxes/{}", child.id)).refused(404);
+    }
+    assert!(sandboxes(&controller).is_empty());
+}
+
+#[test]
+fn of_many_requests_for_one_tag_exactly_one_wins() {
+    let controller = furnished();
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..8).map(|_| scope.spawn(|| snapshot(&controller, "t").status)).collect();
+        asking.into_iter().map(|a| a.join().unwrap()).collect()
+    });
+    assert_eq!(statuses.iter().filter(|s| **s == 201).count(), 1, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|s| **s == 409).count(), 7, "{statuses:?}");
+    let listed: Vec<SnapshotInfo> = controller.get("/v1/snapshots").json();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(snapshot(&controller, "t").refused(409).code, "tag_taken");
+    assert_eq!(controller.delete("/v1/snapshots/t").status, 204);
+    assert_eq!(snapshot(&controller, "t").status, 201);
+}
+
+#[test]
+fn progress_comes_as_events_and_ends_with_the_snapshot() {
+    let controller = furnished();
+    let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
+    let body = br#"{"tag":"t","image":"py","memory_mib":128}"#;
+    let answer = controller.send("POST", "/v1/snapshots", &headers, body);
+    assert!(answer.head.to_lowercase().contains("content-type: text/event-stream"), "{}", answer.head);
+    let text = String::from_utf8(answer.body).unwrap();
+    assert!(text.starts_with("event: progress\ndata: "), "{text}");
+    let made = text.split_once("event: done\ndata: ").expect(&text).1;
+    let made: SnapshotInfo = serde_json::from_str(made.trim()).unwrap();
+    assert_eq!((made.tag.as_str(), made.bootable), ("t", true));
+}
+
+#[test]
+fn where_one_child_fails_all_do_and_the_caller_learns_why() {
+    let controller = ready();
+    controller.mood("no-identity");
+    let body = controller.post("/v1/sandboxes", r#"{"snapshot_tag":"t","n":3}"#);
+    assert!(body.status >= 500, "{}", body.status);
+    let refused = body.refused(body.status);
+    assert_eq!(refused.failures.len(), 1, "{refused:?}");
+    assert!(sandboxes(&controller).is_empty());
+    assert_eq!(fork(&controller, 2).len(), 2);
+}
+
+#[test]
+fn a_guest_that_refuses_stalls_or_dies_is_told_apart() {
+    let controller = ready();
+    let id = &fork(&controller, 1)[0].id;
+    let exec = |verb: &str| {
+        let body = format!(r#"{{"args":["{verb}"],"timeout_secs":1}}"#);
+        controller.post(&format!("/v1/sandboxes/{id}/exec"), &body)
+    };
+    assert_eq!(exec("refuse").refused(400).code, "no_such_user");
+    exec("stall").refused(502);
+    exec("flood").refused(502);
+    exec("nonsense").refused(502);
+    let dead = exec("stop");
+    assert!((409..=502).contains(&dead.status), "{}", dead.status);
+    dead.refused(dead.status);
+}
+
+#[test]
+fn requests_for_the_agent_stream_through_both_ways() {
+    let controller = ready();
+    let id = &fork(&controller, 1)[0].id;
+    let mut stream = TcpStream::connect(controller.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let head = format!(
+        "POST /v1/sandboxes/{id}/agent/echo?x=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\
+         X-Agent-Authorization: Basic cm9vdDo=\r\nTransfer-Encoding: chunked\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // Each piece comes back before the next is sent: nothing waits for the end of a body.
+    let mut got = Vec::new();
+    let mut buffer = [0; 4096];
+    for piece in ["one", "two", "three"] {
+        write!(stream, "{:x}\r\n{piece}\r\n", piece.len()).unwrap();
+        while !got.windows(piece.len()).any(|w| w == piece.as_bytes()) {
+            let n = stream.read(&mut buffer).unwrap();
+            assert!(n > 0, "{}", String::from_utf8_lossy(&got));
+            got.extend_from_slice(&buffer[..n]);
+        }
+    }
+    stream.write_all(b"0\r\n\r\n").unwrap();
+    let text = String::from_utf8(got).unwrap().to_lowercase();
+    let seen = text.lines().find(|l| l.starts_with("x-seen:")).expect(&text);
+    assert!(seen.contains("authorization") && !seen.contains("x-agent-authorization"), "{seen}");
+
+    let kept = controller.post(&format!("/v1/sandboxes/{id}/agent/forkd/v1/freeze"), "{}").refused(404);
+    assert_eq!(kept.code, "reserved");
+}
