@@ -5,7 +5,6 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
-use std::time::Duration;
 
 use forkd_host::memory::memory_use;
 use forkd_protocol::guest::{Evaluated, Executed, Health, PATH_EVAL, PATH_EXEC, PATH_HEALTH};
@@ -26,12 +25,9 @@ use crate::config::EngineConfig;
 use crate::error::{EngineError, OpenError, RequestError};
 use crate::guest::{self, Body, GuestError, Limits};
 use crate::ids::Ids;
-use crate::monitor::{Launcher, check_root};
+use crate::monitor::{Launcher, NOTICE_END_WITHIN, check_root};
 use crate::sandbox::{Command, Handle, Registry, SandboxError, Surroundings};
 use crate::{adopt, fork, snapshot};
-
-/// A dying monitor's sockets close a moment before its end is noticed.
-const NOTICE_END: Duration = Duration::from_millis(500);
 
 /// Sandboxes, snapshots, images and kernels of one store. Cheap to clone. Dropping the last clone lets go of the
 /// sandboxes, which run on; the next engine that opens the store finds them again.
@@ -310,12 +306,12 @@ async fn ask<T>(
     let broken = tokio::select! {
         answer = asking => match answer {
             Ok(answer) => return Ok(answer),
-            Err(e @ (GuestError::Connect(_) | GuestError::NotAccepted | GuestError::Http(_) | GuestError::BrokeOff(_))) => e,
+            Err(e) if e.is_broken_connection() => e,
             Err(e) => return Err(e.into()),
         },
         over = handle.over() => return Err(over.into()),
     };
-    match tokio::time::timeout(NOTICE_END, handle.over()).await {
+    match tokio::time::timeout(NOTICE_END_WITHIN, handle.over()).await {
         Ok(over) => Err(over.into()),
         Err(_) => Err(broken.into()),
     }

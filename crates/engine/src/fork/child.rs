@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::ChildError;
-use crate::guest::{Guest, GuestError, Limits};
+use crate::guest::{Guest, GuestError, Limits, SMALL_ANSWER};
 use crate::identity::new_identity;
 use crate::monitor::{Launcher, Monitor, MonitorError};
 use crate::sandbox::Born;
@@ -100,35 +100,64 @@ fn launch(request: &Request, id: &SandboxId) -> Result<(Monitor, ForkTiming), Mo
 
 /// Tells a child who it is; until it listens, tries again.
 async fn identify(request: &Request, id: &SandboxId, guest: &Guest) -> Result<Identified, ChildError> {
-    let bound = request.answer;
-    let telling = async {
-        reach(guest).await;
-        let mut identity = new_identity(id, &request.env).map_err(ChildError::Entropy)?;
-        loop {
-            match guest.post(PATH_IDENTITY, &identity, Limits::small(bound)).await {
-                // The connection broke before the answer. If the agent never saw the question, ask again;
-                // if it did, some steps ran and must not run twice.
-                Err(GuestError::Connect(_) | GuestError::NotAccepted | GuestError::Http(_)) => {
-                    reach(guest).await;
-                    let health: Health =
-                        guest.get(PATH_HEALTH, Limits::small(bound)).await.map_err(ChildError::Identity)?;
-                    if health.identity == identity.id {
-                        return Err(ChildError::Identity(GuestError::NotAccepted));
-                    }
-                    identity = new_identity(id, &request.env).map_err(ChildError::Entropy)?;
-                }
-                other => return other.map_err(ChildError::Identity),
-            }
+    let mut hindrance = None;
+    let telling = tell_identity(request, id, guest, &mut hindrance);
+    match tokio::time::timeout(request.answer, telling).await {
+        Ok(told) => told,
+        Err(_) => {
+            let source = hindrance.map(Box::new);
+            Err(ChildError::Identity(GuestError::Late {
+                what: "its identity",
+                after: request.answer,
+                source,
+            }))
         }
-    };
-    let late = |_| Err(ChildError::Identity(GuestError::late("its identity", bound)));
-    tokio::time::timeout(bound, telling).await.unwrap_or_else(late)
+    }
+}
+
+async fn tell_identity(
+    request: &Request,
+    id: &SandboxId,
+    guest: &Guest,
+    hindrance: &mut Option<GuestError>,
+) -> Result<Identified, ChildError> {
+    // Bounded by the caller, all of it together.
+    let limits = Limits { time: None, bytes: SMALL_ANSWER };
+    loop {
+        reach(guest, hindrance).await;
+        let identity = new_identity(id, &request.env).map_err(ChildError::Entropy)?;
+        match guest.post(PATH_IDENTITY, &identity, limits).await {
+            // The connection broke before the answer. If the agent never saw the question, ask again; if it
+            // did, some steps ran and must not run twice.
+            Err(e) if e.is_broken_connection() => {
+                if was_told(guest, &identity.id, hindrance).await? {
+                    return Err(ChildError::Identity(e));
+                }
+                *hindrance = Some(e);
+            }
+            other => return other.map_err(ChildError::Identity),
+        }
+    }
+}
+
+/// Whether the agent was given this identity already.
+async fn was_told(guest: &Guest, id: &str, hindrance: &mut Option<GuestError>) -> Result<bool, ChildError> {
+    loop {
+        reach(guest, hindrance).await;
+        match guest.get::<Health>(PATH_HEALTH, Limits { time: None, bytes: SMALL_ANSWER }).await {
+            Ok(health) => return Ok(health.identity == id),
+            Err(e) if e.is_broken_connection() => *hindrance = Some(e),
+            Err(e) => return Err(ChildError::Identity(e)),
+        }
+        tokio::time::sleep(RETRY_MAX).await;
+    }
 }
 
 /// Waits until the agent accepts a connection, which is then there for the next call.
-pub(crate) async fn reach(guest: &Guest) {
+pub(crate) async fn reach(guest: &Guest, hindrance: &mut Option<GuestError>) {
     let mut pause = RETRY_FIRST;
-    while guest.reach().await.is_err() {
+    while let Err(e) = guest.reach().await {
+        *hindrance = Some(e);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(RETRY_MAX);
     }

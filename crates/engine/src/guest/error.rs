@@ -49,6 +49,8 @@ pub enum GuestError {
         what: &'static str,
         /// How long it was waited for.
         after: Duration,
+        /// What stood in the way last, where something did.
+        source: Option<Box<GuestError>>,
     },
     /// The agent said no.
     #[error("{}", .refusal.message)]
@@ -62,7 +64,12 @@ pub enum GuestError {
 
 impl GuestError {
     pub(crate) fn late(what: &'static str, after: Duration) -> Self {
-        Self::Late { what, after }
+        Self::Late { what, after, source: None }
+    }
+
+    /// Whether the connection broke: the machine behind it may be ending.
+    pub(crate) fn is_broken_connection(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::NotAccepted | Self::Http(_) | Self::BrokeOff(_))
     }
 
     /// From a refusal's body, which may be anything.

@@ -236,6 +236,3 @@ fn drop_hop_headers(headers: &mut HeaderMap) {
         headers.remove(name);
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -13,5 +13,5 @@ mod rundir;
 
 pub use error::MonitorError;
 pub(crate) use launch::{Launcher, ParentPlan, stop_by_socket};
-pub(crate) use process::{Monitor, Watch};
+pub(crate) use process::{Monitor, NOTICE_END_WITHIN, Watch};
 pub(crate) use rundir::{RunDir, check_root};

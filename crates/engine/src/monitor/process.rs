@@ -18,6 +18,9 @@ use tracing::warn;
 use super::{MonitorError, RunDir, ending};
 use crate::error::chain;
 
+/// A dying process closes its sockets a moment before it is dead.
+pub(crate) const NOTICE_END_WITHIN: Duration = Duration::from_millis(500);
+
 /// One monitor: its process, run folder and cgroup leaf. Dropping it ends and removes all of that, so that a
 /// step which fails leaves nothing; a sandbox that is up is [kept](Monitor::keep).
 #[derive(Debug)]
@@ -109,10 +112,9 @@ impl Monitor {
         }
     }
 
-    /// How it ended, where it did. A dying process closes its sockets a moment before it is dead, so it is
-    /// given a moment.
+    /// How it ended, where it did.
     fn ended(&self) -> Option<String> {
-        let gone = self.process.ended_within(Duration::from_millis(200)).unwrap_or(false);
+        let gone = self.process.ended_within(NOTICE_END_WITHIN).unwrap_or(false);
         gone.then(|| self.post_mortem())
     }
 
@@ -127,6 +129,16 @@ impl Monitor {
         Ok(self.process.kill()?)
     }
 
+    /// Ends the process and waits until it is gone; blocks.
+    pub(crate) fn end(&self) -> Result<(), MonitorError> {
+        self.process.kill()?;
+        if !self.process.ended_within(self.end_within)? {
+            return Err(MonitorError::Stuck(self.process.pid()));
+        }
+        self.process.reap()?;
+        Ok(())
+    }
+
     /// Frees what a machine that has ended still holds, all but its logs; blocks.
     pub(crate) fn bury(&mut self) -> Result<(), MonitorError> {
         self.release()?;
@@ -136,7 +148,6 @@ impl Monitor {
     /// Ends the process and removes everything that was its own; blocks. May be repeated.
     pub(crate) fn remove(&mut self) -> Result<(), MonitorError> {
         self.on_drop = OnDrop::Keep;
-        self.process.kill()?;
         self.release()?;
         Ok(self.store.remove_run_dir(&self.id)?)
     }
@@ -149,10 +160,7 @@ impl Monitor {
     }
 
     fn release(&mut self) -> Result<(), MonitorError> {
-        if !self.process.ended_within(self.end_within)? {
-            return Err(MonitorError::Stuck(self.process.pid()));
-        }
-        self.process.reap()?;
+        self.end()?;
         if let Some(leaf) = &self.cgroup {
             leaf.remove()?;
             self.cgroup = None;

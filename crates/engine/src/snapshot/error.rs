@@ -17,6 +17,8 @@ pub enum SnapshotError {
         after: Duration,
         /// The end of its console.
         console: String,
+        /// What stood in the way last.
+        source: GuestError,
     },
     /// The parent ended before it was written.
     #[error("the parent ended while {during}: {reason}{}", console_suffix(.console))]

@@ -22,7 +22,7 @@ use parent::Parent;
 
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, RequestError, in_range};
-use crate::monitor::{Monitor, MonitorError};
+use crate::monitor::{Launcher, Monitor};
 
 /// A request whose names and numbers are fine.
 #[derive(Debug)]
@@ -49,16 +49,15 @@ pub(crate) async fn create(
     };
     let (store, tag) = (shared.store.clone(), plan.tag.clone());
     let draft = blocking(move || store.begin_snapshot(&tag)).await??;
-    let started = Instant::now();
     tell(format!("booting {} with {} vCPU and {} MiB", plan.image, plan.vcpus, plan.memory_mib));
     let parent = Parent::boot(shared, &plan).await?;
-    let health = parent.up(shared).await?;
-    let boot_ms = millis(started);
-    tell(format!("up after {boot_ms} ms (agent {})", health.agent));
-    let warm_ms = parent.warm(&plan, shared, &tell).await?;
-    let writing = Instant::now();
-    tell("freezing".to_owned());
-    parent.freeze(shared).await?;
+    let warmed = match parent.prepare(&plan, shared, &tell).await {
+        Ok(warmed) => warmed,
+        Err(e) => {
+            parent.remove().await;
+            return Err(e);
+        }
+    };
     tell("writing".to_owned());
     let Parent { monitor, image, kernel, .. } = parent;
     let (draft, written) = write(shared, draft, monitor).await?;
@@ -70,14 +69,18 @@ pub(crate) async fn create(
         memory_mib: u64::from(plan.memory_mib),
         cpu: plan.asked.cpu,
         warm: plan.asked.warm.clone(),
-        timing: SnapshotTiming { boot_ms, warm_ms, write_ms: millis(writing) },
+        timing: SnapshotTiming {
+            boot_ms: warmed.boot_ms,
+            warm_ms: warmed.warm_ms,
+            write_ms: millis(warmed.writing_since),
+        },
         pause_ms: None,
         branched_from: None,
-        agent_protocol: health.protocol,
+        agent_protocol: warmed.agent_protocol,
         parent: None,
     };
     let info = blocking(move || draft.publish(meta)).await??.info;
-    info!(tag = %plan.tag, boot_ms, warm_ms, write_ms = info.timing.write_ms, "snapshot published");
+    info!(tag = %plan.tag, timing = ?info.timing, "snapshot published");
     tell(format!("{} is ready", plan.tag));
     Ok(info)
 }
@@ -105,21 +108,25 @@ async fn write(
     monitor: Monitor,
 ) -> Result<(SnapshotDraft, Snapshotted), EngineError> {
     let launcher = Arc::clone(&shared.launcher);
-    let end = shared.config.bounds.end;
     blocking(move || {
         let mut draft = draft;
-        let written = launcher.snapshot(&monitor, draft.outputs())?;
-        let top = monitor.dir().top();
-        // Ended first: then nobody can write to the top any more.
-        monitor.kill()?;
-        if !monitor.process().ended_within(end).map_err(MonitorError::from)? {
-            return Err(MonitorError::Stuck(monitor.process().pid()).into());
-        }
-        draft.adopt_disk_top(&top)?;
+        let written = write_and_end(&launcher, &mut draft, &monitor);
         monitor.discard();
-        Ok((draft, written))
+        Ok((draft, written?))
     })
     .await?
+}
+
+fn write_and_end(
+    launcher: &Launcher,
+    draft: &mut SnapshotDraft,
+    monitor: &Monitor,
+) -> Result<Snapshotted, EngineError> {
+    let written = launcher.snapshot(monitor, draft.outputs())?;
+    // Ended first: then nobody can write to the top any more.
+    monitor.end()?;
+    draft.adopt_disk_top(&monitor.dir().top())?;
+    Ok(written)
 }
 
 fn millis(since: Instant) -> u64 {

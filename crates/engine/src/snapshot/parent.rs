@@ -12,8 +12,8 @@ use super::{Plan, SnapshotError, millis};
 use crate::engine::{Shared, blocking};
 use crate::error::EngineError;
 use crate::fork::reach;
-use crate::guest::{Guest, Limits};
-use crate::monitor::{Monitor, ParentPlan, Watch};
+use crate::guest::{Guest, GuestError, Limits};
+use crate::monitor::{Monitor, NOTICE_END_WITHIN, ParentPlan, Watch};
 
 /// Most bytes of an answer to a warm-up: what it printed comes with it.
 const MAX_WARMED: usize = 64 << 20;
@@ -25,13 +25,24 @@ const MAX_CONSOLE: usize = 2000;
 pub(super) struct Parent {
     pub(super) monitor: Monitor,
     watch: Watch,
+    started: Instant,
     guest: Guest,
     pub(super) image: ImageRecord,
     pub(super) kernel: KernelName,
 }
 
+/// A parent that is ready to be written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Warmed {
+    pub(super) boot_ms: u64,
+    pub(super) warm_ms: u64,
+    pub(super) writing_since: Instant,
+    pub(super) agent_protocol: u32,
+}
+
 impl Parent {
     pub(super) async fn boot(shared: &Arc<Shared>, plan: &Plan) -> Result<Self, EngineError> {
+        let started = Instant::now();
         let (store, launcher, agent) =
             (shared.store.clone(), Arc::clone(&shared.launcher), shared.config.agent());
         let (id, image, kernel) = (shared.ids.parent()?, plan.image.clone(), plan.kernel.clone());
@@ -55,32 +66,57 @@ impl Parent {
         let (monitor, image, kernel) = blocking(booting).await??;
         let watch = monitor.watch()?;
         let guest = Guest::new(monitor.dir().vsock());
-        Ok(Self { monitor, watch, guest, image, kernel })
+        Ok(Self { monitor, watch, started, guest, image, kernel })
     }
 
-    pub(super) async fn up(&self, shared: &Shared) -> Result<Health, EngineError> {
-        let bound = shared.config.bounds.boot;
-        let answered = async {
-            loop {
-                reach(&self.guest).await;
-                if let Ok(health) = self.guest.get::<Health>(PATH_HEALTH, Limits::small(bound)).await {
-                    return health;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        match self.unless_ended("it booted", tokio::time::timeout(bound, answered)).await? {
-            Ok(health) => Ok(health),
-            Err(_) => Err(SnapshotError::NotUp { after: bound, console: self.console() }.into()),
-        }
-    }
-
-    pub(super) async fn warm(
+    /// From booting to a frozen workload.
+    pub(super) async fn prepare(
         &self,
         plan: &Plan,
         shared: &Shared,
         tell: &impl Fn(String),
-    ) -> Result<u64, EngineError> {
+    ) -> Result<Warmed, EngineError> {
+        let health = self.up(shared).await?;
+        let boot_ms = millis(self.started);
+        tell(format!("up after {boot_ms} ms (agent {})", health.agent));
+        let warm_ms = self.warm(plan, shared, tell).await?;
+        tell("freezing".to_owned());
+        let writing_since = Instant::now();
+        self.freeze(shared).await?;
+        Ok(Warmed { boot_ms, warm_ms, writing_since, agent_protocol: health.protocol })
+    }
+
+    /// Nothing of it is left.
+    pub(super) async fn remove(self) {
+        let monitor = self.monitor;
+        // Where the runtime shuts down, the guard in the monitor does the same.
+        let _ = blocking(move || monitor.discard()).await;
+    }
+
+    async fn up(&self, shared: &Shared) -> Result<Health, EngineError> {
+        let after = shared.config.bounds.boot;
+        let mut hindrance = None;
+        let answered = async {
+            loop {
+                reach(&self.guest, &mut hindrance).await;
+                match self.guest.get::<Health>(PATH_HEALTH, Limits::small(after)).await {
+                    Ok(health) => return Ok(health),
+                    Err(e) => hindrance = Some(e),
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let late = GuestError::late("its health", after);
+        let answered = async { tokio::time::timeout(after, answered).await.unwrap_or(Err(late)) };
+        let up = self.unless_ended("it booted", answered).await?;
+        Ok(up.map_err(|late| SnapshotError::NotUp {
+            after,
+            console: self.console(),
+            source: hindrance.unwrap_or(late),
+        })?)
+    }
+
+    async fn warm(&self, plan: &Plan, shared: &Shared, tell: &impl Fn(String)) -> Result<u64, EngineError> {
         let Some(code) = plan.asked.warm.clone() else { return Ok(0) };
         let started = Instant::now();
         tell("warming up".to_owned());
@@ -102,7 +138,7 @@ impl Parent {
         Ok(warm_ms)
     }
 
-    pub(super) async fn freeze(&self, shared: &Shared) -> Result<(), EngineError> {
+    async fn freeze(&self, shared: &Shared) -> Result<(), EngineError> {
         let limits = Limits::small(shared.config.bounds.freeze);
         let nothing = serde_json::Map::new();
         let freezing = self.guest.post::<_, Frozen>(PATH_FREEZE, &nothing, limits);
@@ -113,20 +149,26 @@ impl Parent {
         Ok(())
     }
 
-    /// What `work` gives, unless the machine ends before.
+    /// What the guest answers, unless the machine ends.
     async fn unless_ended<T>(
         &self,
         during: &'static str,
-        work: impl Future<Output = T>,
-    ) -> Result<T, SnapshotError> {
-        tokio::select! {
+        asking: impl Future<Output = Result<T, GuestError>>,
+    ) -> Result<Result<T, GuestError>, SnapshotError> {
+        let answer = tokio::select! {
             biased;
-            () = self.watch.ended() => {
-                let reason = self.monitor.post_mortem();
-                Err(SnapshotError::Ended { during, reason, console: self.console() })
-            }
-            done = work => Ok(done),
+            () = self.watch.ended() => return Err(self.ended(during)),
+            answer = asking => answer,
+        };
+        let broken = answer.as_ref().is_err_and(GuestError::is_broken_connection);
+        if broken && self.watch.ended_within(NOTICE_END_WITHIN).await {
+            return Err(self.ended(during));
         }
+        Ok(answer)
+    }
+
+    fn ended(&self, during: &'static str) -> SnapshotError {
+        SnapshotError::Ended { during, reason: self.monitor.post_mortem(), console: self.console() }
     }
 
     fn console(&self) -> String {

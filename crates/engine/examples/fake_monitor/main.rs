@@ -1,0 +1,143 @@
+//! A monitor without a machine, for tests: speaks the control protocol on its stdin and serves an agent that
+//! obeys, stalls, floods, lies or dies as it is told.
+//!
+//! How it behaves is said by the folder it is started from: each file in `moods/` is taken (removed) by the
+//! first monitor that comes, and its name is the mood; without one it is obedient.
+
+mod agent;
+
+use std::error::Error;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::exit;
+
+use forkd_protocol::control::{
+    Connection, FdRole, LayerStats, Phase, Refusal, RefusalClass, Reply, Request, Snapshotted, Status,
+};
+
+type Anyhow<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+fn main() -> Anyhow<()> {
+    let program = std::env::args_os().next().unwrap_or_default();
+    let mood = take_mood(Path::new(&program).parent().unwrap_or(Path::new(".")));
+    let listener = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let mut monitor = Monitor { mood, phase: Phase::Waiting, files: Vec::new() };
+    loop {
+        let mut connection = Connection::new(listener.accept()?.0);
+        while let Ok((request, fds)) = connection.next_request() {
+            let reply = monitor.answer(request, fds)?;
+            connection.answer(&reply)?;
+        }
+    }
+}
+
+fn take_mood(folder: &Path) -> String {
+    let Ok(entries) = std::fs::read_dir(folder.join("moods")) else { return String::new() };
+    entries
+        .flatten()
+        .find(|entry| std::fs::remove_file(entry.path()).is_ok())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+struct Monitor {
+    mood: String,
+    phase: Phase,
+    files: Vec<(FdRole, OwnedFd)>,
+}
+
+impl Monitor {
+    fn answer(&mut self, request: Request, fds: Vec<OwnedFd>) -> Anyhow<Reply> {
+        match request {
+            Request::Status => Ok(Reply::Status(Status {
+                version: 1,
+                program: "fake".to_owned(),
+                phase: self.phase,
+                exit: None,
+                changed_pages: 0,
+                console_dropped: 0,
+                device_errors: 0,
+            })),
+            Request::Boot(boot) => self.run(boot.roles, fds),
+            Request::Restore(restore) => self.run(restore.roles, fds),
+            Request::Pause => self.enter(Phase::Paused),
+            Request::Resume => self.enter(Phase::Running),
+            Request::Snapshot(snapshot) => self.write(&snapshot.roles, fds),
+            Request::Stop => exit(0),
+        }
+    }
+
+    fn run(&mut self, roles: Vec<FdRole>, fds: Vec<OwnedFd>) -> Anyhow<Reply> {
+        match self.mood.as_str() {
+            "refuse" => return Ok(refusal("this host lacks what the guest was shown")),
+            "die" => {
+                complain("dying of a mood");
+                exit(7);
+            }
+            _ => {}
+        }
+        if roles.len() != fds.len() {
+            return Ok(refusal("descriptors and roles differ in number"));
+        }
+        self.files = roles.into_iter().zip(fds).collect();
+        let Some(vsock) = self.file(FdRole::VsockListener)? else { return Ok(refusal("no vsock listener")) };
+        let last_words = self.file(FdRole::LastWords)?.map(File::from);
+        agent::serve(UnixListener::from(vsock), last_words, self.mood.clone());
+        self.enter(Phase::Running)
+    }
+
+    fn file(&self, role: FdRole) -> Anyhow<Option<OwnedFd>> {
+        let found = self.files.iter().find(|(r, _)| *r == role);
+        Ok(found.map(|(_, fd)| fd.try_clone()).transpose()?)
+    }
+
+    fn enter(&mut self, phase: Phase) -> Anyhow<Reply> {
+        self.phase = phase;
+        Ok(Reply::Done { micros: 1 })
+    }
+
+    /// One page of memory, nothing changed on the disk.
+    fn write(&mut self, roles: &[FdRole], fds: Vec<OwnedFd>) -> Anyhow<Reply> {
+        if self.mood == "refuse-snapshot" {
+            return Ok(refusal("it cannot be written"));
+        }
+        for (role, fd) in roles.iter().zip(fds) {
+            let file = File::from(fd);
+            match role {
+                FdRole::StateOut => file.write_all_at(b"state of a fake machine", 0)?,
+                FdRole::MemoryOut => {
+                    file.set_len(128 << 20)?;
+                    file.write_all_at(&[7; 4096], 4096)?;
+                }
+                FdRole::MemoryExtentsOut => file.write_all_at(&extents(&[(1, 1)]), 0)?,
+                FdRole::DiskExtentsOut { .. } => file.write_all_at(&extents(&[]), 0)?,
+                _ => return Ok(refusal("an output that is none")),
+            }
+        }
+        self.phase = Phase::Paused;
+        let memory = LayerStats { extents: 1, bytes: 4096 };
+        Ok(Reply::Snapshotted(Snapshotted { pause_us: 1, memory, disks: vec![LayerStats::default()] }))
+    }
+}
+
+fn extents(runs: &[(u64, u64)]) -> Vec<u8> {
+    let mut table = b"FKDX\x01\0\0\0".to_vec();
+    table.extend((runs.len() as u64).to_le_bytes());
+    for (first, pages) in runs {
+        table.extend(first.to_le_bytes());
+        table.extend(pages.to_le_bytes());
+    }
+    table
+}
+
+fn refusal(message: &str) -> Reply {
+    Reply::Refused(Refusal { class: RefusalClass::HostUnfit, message: message.to_owned() })
+}
+
+#[expect(clippy::print_stderr, reason = "stderr is the log of a monitor")]
+fn complain(text: &str) {
+    eprintln!("{text}");
+}

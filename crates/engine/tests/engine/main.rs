@@ -1,0 +1,11 @@
+//! The engine against monitors without machines (`examples/fake_monitor`): real processes, sockets and
+//! descriptors, no KVM.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails panics")]
+
+mod adopt;
+mod fork;
+mod guest;
+mod snapshot;
+#[path = "../support/mod.rs"]
+mod support;
