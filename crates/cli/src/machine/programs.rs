@@ -39,6 +39,11 @@ impl Programs {
         self.folder.join(name)
     }
 
+    /// How large some of them are together.
+    pub(crate) fn bytes(&self, names: &[&str]) -> u64 {
+        names.iter().filter_map(|name| self.path(name).metadata().ok()).map(|m| m.len()).sum()
+    }
+
     /// Those that differ from the ones that `other` lists.
     pub(crate) fn changed_since(&self, other: &BTreeMap<String, String>) -> Vec<&str> {
         let changed = self.hashes.iter().filter(|(name, hash)| other.get(*name) != Some(hash));
@@ -80,6 +85,7 @@ mod tests {
         let after = Programs::in_folder(dir.path()).unwrap();
         assert_eq!(after.changed_since(&before.hashes), ["forkd-vmm"]);
         assert_eq!(after.changed_since(&BTreeMap::new()).len(), 3);
+        assert_eq!(after.bytes(&["forkd", "forkd-vmm"]), 11);
         fs::remove_file(dir.path().join("forkd-agent")).unwrap();
         let missing = Programs::in_folder(dir.path());
         assert!(matches!(missing, Err(MachineError::ProgramMissing { name: "forkd-agent", .. })));

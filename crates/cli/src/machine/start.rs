@@ -22,6 +22,9 @@ const DEFAULT_MEMORY_MIB: u64 = 6144;
 /// With less the kernel, a controller and one sandbox do not fit.
 const LEAST_MEMORY_MIB: u64 = 1024;
 
+/// Sending more than this over an interpreted ssh takes longer than starting the machine again.
+const MOST_TO_SWAP: u64 = 48 << 20;
+
 /// What a machine is to be where it has to be started.
 #[derive(Debug, Clone)]
 pub(crate) struct StartOptions {
@@ -93,14 +96,14 @@ fn refresh(
         "the machine runs other versions of {}: they are replaced, and sandboxes that run in it are lost",
         changed.join(", ")
     ));
-    match swap::swap(ui, dirs, &record, programs, options.until) {
-        Ok(record) => Ok(record),
-        Err(e) => {
-            ui.note(&format!("that did not work ({e}); starting the machine again"));
-            stop::stop_running(ui, dirs, &record)?;
-            boot(ui, dirs, programs, options)
+    if programs.bytes(&changed) <= MOST_TO_SWAP {
+        match swap::swap(ui, dirs, &record, programs, options.until) {
+            Ok(record) => return Ok(record),
+            Err(e) => ui.note(&format!("that did not work ({e}); starting the machine again")),
         }
     }
+    stop::stop_running(ui, dirs, &record)?;
+    boot(ui, dirs, programs, options)
 }
 
 fn boot(ui: &Ui, dirs: &Dirs, programs: &Programs, options: &StartOptions) -> Result<Record, MachineError> {

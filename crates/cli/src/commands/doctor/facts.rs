@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use crate::commands::default_root;
 use crate::ensure::{self, Probe};
 use crate::machine::programs;
 use crate::machine::tools::{self, BUSYBOX, MKE2FS, MMDEBSTRAP, QEMU, SSH, SSH_KEYGEN, Tool};
@@ -25,8 +26,10 @@ pub(super) struct Facts {
     pub(super) cgroup: Option<Vec<String>>,
     /// Whether there is a tun device.
     pub(super) tun: bool,
-    /// Room where images, snapshots and the machine go.
-    pub(super) free_bytes: Option<u64>,
+    /// Room where images and snapshots go on this computer.
+    pub(super) store_bytes: Option<u64>,
+    /// Room where the machine and its disks go.
+    pub(super) machine_bytes: Option<u64>,
     /// Memory there is, and what is free of it.
     pub(super) memory_mib: Option<(u64, u64)>,
     /// The version of QEMU, where there is one.
@@ -69,7 +72,8 @@ impl Facts {
                 .ok()
                 .map(|c| c.split_whitespace().map(str::to_owned).collect()),
             tun: has_tun(),
-            free_bytes: free(dirs.state()).into_iter().chain(free(dirs.cache())).min(),
+            store_bytes: free(&default_root()),
+            machine_bytes: free(dirs.state()).into_iter().chain(free(dirs.cache())).min(),
             memory_mib: total_mib(&info).zip(available_mib(&info)),
             qemu: qemu_version().ok(),
             missing: missing(),

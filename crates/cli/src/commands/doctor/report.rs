@@ -76,9 +76,10 @@ impl Report {
             cgroup(facts.cgroup.as_deref()),
             network(&facts.missing),
             tun(facts.tun),
-            disk(facts.free_bytes),
+            disk("disk for sandboxes", Needed::Native, facts.store_bytes),
             memory(facts.memory_mib),
             qemu(facts.qemu.as_deref()),
+            disk("disk for machine", Needed::Machine, facts.machine_bytes),
             tools("machine tools", Job::Machine, Needed::Machine, &facts.missing),
             tools("image tools", Job::Making, Needed::Machine, &facts.missing),
         ];
@@ -182,15 +183,18 @@ fn tun(tun: bool) -> Item {
     item("tun", Needed::Native, verdict, found, "modprobe tun")
 }
 
-fn disk(free: Option<u64>) -> Item {
-    let cure = "free some, or put FORKD_MACHINE_DIR, FORKD_CACHE_DIR or FORKD_ROOT on a larger disk";
+fn disk(name: &'static str, needed: Needed, free: Option<u64>) -> Item {
+    let cure = match needed {
+        Needed::Machine => "free some, or put FORKD_MACHINE_DIR and FORKD_CACHE_DIR on a larger disk",
+        _ => "free some, or put FORKD_ROOT on a larger disk",
+    };
     let (verdict, found) = match free {
         None => (Verdict::Warn, "unknown".to_owned()),
         Some(free) if free < LEAST_DISK => (Verdict::Fail, format!("{} free", ui::size(free))),
         Some(free) if free < GOOD_DISK => (Verdict::Warn, format!("{} free", ui::size(free))),
         Some(free) => (Verdict::Ok, format!("{} free", ui::size(free))),
     };
-    item("disk space", Needed::Always, verdict, found, cure)
+    item(name, needed, verdict, found, cure)
 }
 
 fn memory(memory: Option<(u64, u64)>) -> Item {
@@ -252,7 +256,8 @@ mod tests {
             root: true,
             cgroup: Some(["cpu", "io", "memory", "pids"].map(str::to_owned).to_vec()),
             tun: true,
-            free_bytes: Some(100 * GIB),
+            store_bytes: Some(100 * GIB),
+            machine_bytes: Some(100 * GIB),
             memory_mib: Some((24_000, 20_000)),
             qemu: Some("10.0.2".into()),
             missing: vec![],
@@ -307,12 +312,14 @@ mod tests {
 
     #[test]
     fn room_is_judged_by_what_is_free() {
-        assert_eq!(disk(Some(GIB)).verdict, Verdict::Fail);
-        assert_eq!(disk(Some(5 * GIB)).verdict, Verdict::Warn);
+        let judged = |free| disk("disk", Needed::Native, Some(free)).verdict;
+        assert_eq!((judged(GIB), judged(5 * GIB)), (Verdict::Fail, Verdict::Warn));
         assert_eq!(memory(Some((64_000, 1000))).verdict, Verdict::Fail);
         assert_eq!(memory(Some((4000, 3000))).verdict, Verdict::Warn);
         assert_eq!(Report::from(&Facts { root: false, ..good() }).way, None);
-        assert_eq!(Report::from(&Facts { free_bytes: Some(GIB), ..good() }).way, None);
+        let full = Facts { store_bytes: Some(GIB), ..good() };
+        assert_eq!(Report::from(&full).way, Some(Way::Machine), "the machine's disk may lie elsewhere");
+        assert_eq!(Report::from(&Facts { machine_bytes: Some(GIB), ..full }).way, None);
     }
 
     #[test]
