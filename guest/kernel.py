@@ -24,8 +24,9 @@ HERE = "<forkd kernel>"
 CAP = 16 * 1024 * 1024
 # Sources kept for tracebacks.
 CELLS_KEPT = 1000
-# Sent by the agent where a fork happened in the middle of a run.
-RESEED_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 10
+# Sent by the agent where a fork happened in the middle of a run. A real-time signal, by number: C libraries differ
+# in where theirs begin.
+RESEED_SIGNAL = 44
 
 
 class Kernel:

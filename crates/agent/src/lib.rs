@@ -1,1 +1,28 @@
 //! PID 1 of the guest: processes, files, warm interpreters, identity.
+//!
+//! ```text
+//! boot         from the ramdisk to the image           reaper       every child that ends
+//! http         server, forkd's own verbs               process      what runs for callers
+//! e2b          the sandbox API in E2B's words          interpreter  the warm Python
+//! agent        all parts together; freeze and thaw     identity     becoming someone else
+//! cgroup, users, sys                                   what the kernel and the image give
+//! ```
+//!
+//! One thread does everything but waiting for disks: no lock is contended, and no thread holds one when a process
+//! is made.
+
+mod agent;
+mod boot;
+mod cgroup;
+mod e2b;
+mod http;
+mod identity;
+mod interpreter;
+mod log;
+mod process;
+mod reaper;
+mod run;
+mod sys;
+mod users;
+
+pub use run::{Options, RunError, main};

@@ -1,2 +1,14 @@
-//! Entry point.
-fn main() {}
+//! Entry point: `/init` of the guest, or an ordinary process for tests.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match forkd_agent::Options::parse(std::env::args().skip(1)) {
+        Ok(options) => forkd_agent::main(&options),
+        Err(error) => {
+            use std::io::Write;
+            let _ = writeln!(std::io::stderr(), "forkd-agent: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

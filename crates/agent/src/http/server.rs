@@ -1,0 +1,65 @@
+//! Takes connections and serves them, all on one thread.
+
+use std::convert::Infallible;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_vsock::VsockListener;
+
+use super::route::route;
+use crate::agent::Agent;
+
+/// Connections at once; a further one waits in the kernel's queue.
+const CONNECTIONS: usize = 1024;
+/// After a failure to accept, such as for want of descriptors.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// Where connections come from.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    /// From the host, in a guest.
+    Vsock(VsockListener),
+    /// For tests on a development machine.
+    Tcp(TcpListener),
+}
+
+/// Serves until the process ends.
+pub(crate) async fn serve(agent: Rc<Agent>, listener: Listener) -> Infallible {
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // The semaphore is never closed.
+        let place = Arc::clone(&places).acquire_owned().await.ok();
+        let accepted: io::Result<()> = match &listener {
+            Listener::Vsock(vsock) => vsock.accept().await.map(|(stream, _)| start(&agent, stream, place)),
+            Listener::Tcp(tcp) => tcp.accept().await.map(|(stream, _)| start(&agent, stream, place)),
+        };
+        if let Err(e) = accepted {
+            crate::log::warn(format_args!("accept: {e}"));
+            tokio::time::sleep(ACCEPT_AGAIN).await;
+        }
+    }
+}
+
+fn start<S: AsyncRead + AsyncWrite + Unpin + 'static, P: 'static>(agent: &Rc<Agent>, stream: S, place: P) {
+    let agent = Rc::clone(agent);
+    tokio::task::spawn_local(async move {
+        let service = service_fn(move |request| {
+            let agent = Rc::clone(&agent);
+            async move { Ok::<_, Infallible>(route(agent, request).await) }
+        });
+        // A connection ends when its client wants; errors of one concern nobody else.
+        let _ = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+        drop(place);
+    });
+}

@@ -1,0 +1,293 @@
+//! The task that owns the Python process.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forkd_protocol::guest::{Evaluated, PythonError};
+use nix::sys::signal::Signal;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::python::{Output, Python, PythonStartError};
+use super::wire::{Answer, Done, Failure, Kind, Request};
+use super::{Control, EvalError, Job, Status};
+use crate::process::{Spawner, Tree};
+
+/// Between one interrupt and the next.
+const INTERRUPT_AGAIN: Duration = Duration::from_secs(1);
+/// From the first interrupt until the process is given up.
+const GIVE_UP: Duration = Duration::from_secs(5);
+/// Garbage of a very large heap is not worth a longer wait.
+const QUIET_BOUND: Duration = Duration::from_secs(1);
+/// `RESEED_SIGNAL` of the kernel; a number, since C libraries differ in where their real-time signals begin.
+const RESEED_SIGNAL: i32 = 44;
+
+pub(super) struct Owner {
+    spawner: Spawner,
+    jobs: mpsc::Receiver<Job>,
+    controls: mpsc::Receiver<Control>,
+    python: Option<Python>,
+    status: Arc<Mutex<Status>>,
+}
+
+/// How a run was cut short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    Timeout,
+    CallerLeft,
+}
+
+impl Owner {
+    pub(super) fn new(
+        spawner: Spawner,
+        jobs: mpsc::Receiver<Job>,
+        controls: mpsc::Receiver<Control>,
+        status: Arc<Mutex<Status>>,
+    ) -> Self {
+        Self { spawner, jobs, controls, python: None, status }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            tokio::select! {
+                biased;
+                control = self.controls.recv() => match control {
+                    Some(control) => self.control_idle(control).await,
+                    None => return,
+                },
+                answer = next_answer(&mut self.python) => {
+                    // Nothing was asked: only its end is news, as when it was killed for want of memory.
+                    if answer.is_none() {
+                        self.set_python(None);
+                    }
+                }
+                job = self.jobs.recv() => match job {
+                    Some(job) => self.job(job).await,
+                    None => return,
+                },
+            }
+        }
+    }
+
+    fn set_python(&mut self, python: Option<Python>) {
+        self.python = python;
+        self.note_status();
+    }
+
+    fn note_status(&self) {
+        let python = self.python.as_ref();
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) =
+            Status { running: python.is_some(), numpy_version: python.and_then(|p| p.numpy_version.clone()) };
+    }
+
+    async fn job(&mut self, mut job: Job) {
+        if !self.wait_until_thawed(&mut job).await {
+            return;
+        }
+        if self.python.is_none()
+            && let Err(error) = self.start().await
+        {
+            // The caller may have left.
+            let _ = job.reply.send(Err(error.into()));
+            return;
+        }
+        let evaluated = self.evaluate(&mut job).await;
+        self.note_status();
+        let _ = job.reply.send(evaluated);
+    }
+
+    /// A job that waited in the queue while the guest was frozen begins afterwards. False where its caller left.
+    async fn wait_until_thawed(&mut self, job: &mut Job) -> bool {
+        while self.spawner.is_frozen() {
+            tokio::select! {
+                () = job.reply.closed() => return false,
+                () = self.spawner.thawed() => {}
+                Some(control) = self.controls.recv() => self.control_idle(control).await,
+            }
+        }
+        !job.reply.is_closed()
+    }
+
+    async fn start(&mut self) -> Result<(), PythonStartError> {
+        let spawner = self.spawner.clone();
+        let mut start = std::pin::pin!(Python::start(&spawner));
+        let python = loop {
+            tokio::select! {
+                python = &mut start => break python?,
+                // It has run no code yet, so it has no random state.
+                Some(control) = self.controls.recv() => nothing_to_do(control),
+            }
+        };
+        self.set_python(Some(python));
+        Ok(())
+    }
+
+    async fn evaluate(&mut self, job: &mut Job) -> Result<Evaluated, EvalError> {
+        let Some(python) = self.python.as_mut() else { return Err(EvalError::Gone) };
+        let tree = python.tree();
+        let request = Request::Run { code: &job.code, settle: job.warm_up };
+        let mut limit = Limit::new(job.timeout);
+        let answer = {
+            let mut asked = std::pin::pin!(python.ask(&request));
+            loop {
+                tokio::select! {
+                    answer = &mut asked => break answer,
+                    Some(control) = self.controls.recv() => control_while_running(control, &tree),
+                    () = job.reply.closed(), if limit.cut.is_none() => limit.cut_now(Cut::CallerLeft),
+                    () = limit.wait() => match limit.step() {
+                        Step::Interrupt => tree.signal_group(Signal::SIGINT),
+                        Step::GiveUp => break None,
+                    },
+                }
+            }
+        };
+        match answer {
+            Some(Answer { kind: Kind::Done(done), .. }) => {
+                Ok(evaluated(done, python.take_output(), limit.cut))
+            }
+            _ => Ok(self.lost(limit.cut).await),
+        }
+    }
+
+    /// The process has ended or does not come back; the next evaluation starts a new one.
+    async fn lost(&mut self, cut: Option<Cut>) -> Evaluated {
+        let Some(mut python) = self.python.take() else { return Evaluated::default() };
+        let output = python.take_output();
+        let how = python.end().await;
+        let (name, value) = match cut {
+            Some(_) => (
+                "TimeoutError",
+                "the code did not react to interrupts, so the interpreter was restarted; its state is lost"
+                    .to_owned(),
+            ),
+            None => ("InterpreterEnded", format!("the interpreter ended ({how}); its state is lost")),
+        };
+        crate::log::warn(format_args!("warm interpreter: {value}"));
+        let done = Done { error: Some(Failure::plain(name, value)), ..Done::default() };
+        evaluated(done, output, cut)
+    }
+
+    async fn control_idle(&mut self, control: Control) {
+        match (control, self.python.as_mut()) {
+            (control, None) => nothing_to_do(control),
+            (Control::Quiet { done }, Some(python)) => {
+                // Where it takes longer, the snapshot has a little more garbage.
+                let _ = tokio::time::timeout(QUIET_BOUND, python.ask(&Request::Quiet)).await;
+                let _ = done.send(());
+            }
+            (Control::Reseed { queued, mut done }, Some(python)) => {
+                let sent = python.request(&Request::Reseed).await;
+                let _ = queued.send(());
+                let result = tokio::select! {
+                    answer = python.answer_to(&Request::Reseed), if sent.is_ok() => reseeded(answer),
+                    () = done.closed() => return,
+                    else => Err("the interpreter has ended".to_owned()),
+                };
+                let _ = done.send(result);
+            }
+        }
+    }
+}
+
+/// When a run is interrupted, and how hard.
+struct Limit {
+    next: Option<Instant>,
+    give_up: Option<Instant>,
+    cut: Option<Cut>,
+}
+
+enum Step {
+    Interrupt,
+    GiveUp,
+}
+
+impl Limit {
+    fn new(timeout: Option<Duration>) -> Self {
+        Self { next: timeout.map(|timeout| Instant::now() + timeout), give_up: None, cut: None }
+    }
+
+    fn cut_now(&mut self, cut: Cut) {
+        self.cut = Some(cut);
+        // An interrupt for the timeout may be under way already; then its rhythm goes on.
+        if self.give_up.is_none() {
+            self.next = Some(Instant::now());
+        }
+    }
+
+    async fn wait(&self) {
+        match self.next {
+            Some(next) => tokio::time::sleep_until(next).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        let now = Instant::now();
+        self.cut.get_or_insert(Cut::Timeout);
+        let give_up = *self.give_up.get_or_insert(now + GIVE_UP);
+        if now >= give_up {
+            return Step::GiveUp;
+        }
+        self.next = Some(give_up.min(now + INTERRUPT_AGAIN));
+        Step::Interrupt
+    }
+}
+
+async fn next_answer(python: &mut Option<Python>) -> Option<Answer> {
+    match python {
+        Some(python) => python.answer().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// No interpreter, or one that has not run anything: nothing to reseed or to collect.
+fn nothing_to_do(control: Control) {
+    match control {
+        Control::Reseed { queued, done } => {
+            let _ = queued.send(());
+            let _ = done.send(Ok(()));
+        }
+        Control::Quiet { done } => drop(done),
+    }
+}
+
+/// Code is running, perhaps for hours, and stands still just now. The pending signal is handled by the interpreter's
+/// main thread before it executes anything more, which is all that matters; the end of it is not waited for.
+fn control_while_running(control: Control, tree: &Tree) {
+    match control {
+        Control::Reseed { queued, done } => {
+            tree.signal_number(RESEED_SIGNAL);
+            let _ = queued.send(());
+            let _ = done.send(Ok(()));
+        }
+        Control::Quiet { done } => drop(done),
+    }
+}
+
+fn reseeded(answer: Option<Answer>) -> Result<(), String> {
+    match answer.map(|answer| answer.kind) {
+        Some(Kind::Reseeded { error: None }) => Ok(()),
+        Some(Kind::Reseeded { error: Some(error) }) => Err(format!("{}: {}", error.name, error.value)),
+        _ => Err("the interpreter has ended".to_owned()),
+    }
+}
+
+fn evaluated(done: Done, output: Output, cut: Option<Cut>) -> Evaluated {
+    let timed_out = cut == Some(Cut::Timeout);
+    // Code may swallow the interrupt, or only what it waited for was interrupted: the limit was reached all the same.
+    let error = done.error.or_else(|| {
+        timed_out.then(|| Failure::plain("TimeoutError", "the time limit was reached".to_owned()))
+    });
+    let (stdout, stdout_cut) = output.stdout.into_text();
+    let (stderr, stderr_cut) = output.stderr.into_text();
+    Evaluated {
+        result: done.result,
+        result_json: done.result_json,
+        stdout,
+        stderr,
+        error: error.map(|e| PythonError { name: e.name, value: e.value, traceback: e.traceback }),
+        timed_out,
+        truncated: done.truncated || stdout_cut || stderr_cut,
+        micros: done.micros,
+    }
+}
