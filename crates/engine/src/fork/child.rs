@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forkd_protocol::guest::{Health, Identified, PATH_HEALTH, PATH_IDENTITY};
+use forkd_protocol::guest::{Identified, PATH_IDENTITY};
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::ForkTiming;
 use forkd_store::OpenSnapshot;
@@ -121,33 +121,14 @@ async fn tell_identity(
     guest: &Guest,
     hindrance: &mut Option<GuestError>,
 ) -> Result<Identified, ChildError> {
-    // Bounded by the caller, all of it together.
-    let limits = Limits { time: None, bytes: SMALL_ANSWER };
     loop {
         reach(guest, hindrance).await;
         let identity = new_identity(id, &request.env).map_err(ChildError::Entropy)?;
-        match guest.post(PATH_IDENTITY, &identity, limits).await {
-            // The connection broke before the answer. If the agent never saw the question, ask again; if it
-            // did, some steps ran and must not run twice.
-            Err(e) if e.is_broken_connection() => {
-                if was_told(guest, &identity.id, hindrance).await? {
-                    return Err(ChildError::Identity(e));
-                }
-                *hindrance = Some(e);
-            }
-            other => return other.map_err(ChildError::Identity),
-        }
-    }
-}
-
-/// Whether the agent was given this identity already.
-async fn was_told(guest: &Guest, id: &str, hindrance: &mut Option<GuestError>) -> Result<bool, ChildError> {
-    loop {
-        reach(guest, hindrance).await;
-        match guest.get::<Health>(PATH_HEALTH, Limits { time: None, bytes: SMALL_ANSWER }).await {
-            Ok(health) => return Ok(health.identity == id),
+        // Bounded by the caller, all of it together.
+        match guest.post(PATH_IDENTITY, &identity, Limits { time: None, bytes: SMALL_ANSWER }).await {
+            // Told again: an agent that has taken on this sandbox's identity does nothing twice.
             Err(e) if e.is_broken_connection() => *hindrance = Some(e),
-            Err(e) => return Err(ChildError::Identity(e)),
+            told => return told.map_err(ChildError::Identity),
         }
         tokio::time::sleep(RETRY_MAX).await;
     }

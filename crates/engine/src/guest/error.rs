@@ -92,6 +92,7 @@ impl GuestError {
             Self::Refused { status, .. } => match *status {
                 StatusCode::NOT_FOUND => ErrorClass::NotFound,
                 StatusCode::CONFLICT => ErrorClass::Conflict,
+                StatusCode::TOO_MANY_REQUESTS => ErrorClass::Exhausted,
                 s if s.is_client_error() => ErrorClass::Caller,
                 _ => ErrorClass::GuestFault,
             },

@@ -39,8 +39,8 @@ pub type Body = BoxBody<Bytes, BoxError>;
 pub(crate) const SMALL_ANSWER: usize = 256 * 1024;
 /// Connections of one sandbox that are kept for the next call.
 const MAX_IDLE: usize = 4;
-/// Connections idle for longer are not used again: the agent may be about to close them.
-const IDLE_FOR: Duration = Duration::from_secs(30);
+/// Connections idle for longer are not used again: an agent closes them after 30 s.
+const IDLE_FOR: Duration = Duration::from_secs(20);
 /// JSON longer than this is parsed beside the runtime's threads.
 const PARSE_ASIDE: usize = 256 * 1024;
 
