@@ -131,8 +131,10 @@ pub fn describe(
     entries.retain(|e| !is_topology_list(e.function));
     for entry in &mut entries {
         drop_uncarried(entry);
-        if tsc_deadline && entry.function == 1 {
-            entry.ecx |= 1 << TSC_DEADLINE;
+        if entry.function == 1 {
+            // Not every kernel lists the two bits that KVM itself provides; without the second, guests do not look
+            // for kvm-clock.
+            entry.ecx |= u32::from(tsc_deadline) << TSC_DEADLINE | 1 << HYPERVISOR;
         }
         place_entry(entry, place);
     }
@@ -349,6 +351,7 @@ mod tests {
         assert_eq!(read(e, 1, 0, Ebx) >> 16, 2 << 8 | 4);
         assert_eq!((read(e, 0xb, 1, Eax), read(e, 0xb, 1, Ebx), read(e, 0xb, 1, Edx)), (2, 4, 2));
         assert_eq!(read(e, 0x4000_0001, 0, Eax) & ASYNC_PAGE_FAULTS, 0);
+        assert_ne!(read(e, 1, 0, Ecx) & 1 << HYPERVISOR, 0);
         assert_eq!(read(e, 1, 0, Ecx) & 1 << 5, 0);
         assert_eq!(read(e, 0, 0, Eax), 0xb);
     }
