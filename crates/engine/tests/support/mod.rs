@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forkd_engine::{Bounds, Engine, EngineConfig, EngineError};
+use forkd_host::process::Process;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{
     CreateSandboxes, CreateSnapshot, ExecRequest, ExecResponse, SandboxInfo, SnapshotInfo,
@@ -58,7 +59,14 @@ impl House {
     }
 
     pub async fn open(&self, bounds: Bounds) -> Engine {
-        Engine::open(self.config(bounds)).await.unwrap()
+        loop {
+            match Engine::open(self.config(bounds)).await {
+                // A test beside this one is starting a process, which has all descriptors of this program, the
+                // lock of the store among them, until it is what it is to be.
+                Err(e) if e.code() == "store_in_use" => tokio::time::sleep(Duration::from_millis(1)).await,
+                opened => return opened.unwrap(),
+            }
+        }
     }
 
     /// An engine with an image, a kernel and the snapshot `t`.
@@ -79,6 +87,23 @@ impl House {
     /// Run folders that are there.
     pub fn run_folders(&self) -> Vec<String> {
         names(&self.root().join("run"))
+    }
+}
+
+impl Drop for House {
+    /// Sandboxes outlive their engine; here nothing outlives its house.
+    fn drop(&mut self) {
+        let run = self.root().join("run");
+        for id in fs::read_dir(run).into_iter().flatten().flatten() {
+            let note = fs::read_to_string(id.path().join("monitor.pid")).unwrap_or_default();
+            let mut fields = note.split(' ').map(|field| field.parse::<u64>().ok());
+            if let (Some(Some(pid)), Some(Some(ticks))) = (fields.next(), fields.next())
+                && let Ok(Some(process)) = Process::find(u32::try_from(pid).unwrap_or(0), ticks)
+            {
+                let _ = process.kill().and_then(|()| process.ended_within(Duration::from_secs(20)));
+                let _ = process.reap();
+            }
+        }
     }
 }
 
