@@ -4,8 +4,9 @@
 //! addresses (the same inside every network namespace), vsock connections (reset by the device on restore), and
 //! generators that user code made for itself (it registers them with `forkd.after_fork` or a hook).
 
-use std::fs::{self, File};
+use std::fs::{File, OpenOptions};
 use std::future::Future;
+use std::io::{Read, Seek, Write};
 use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
@@ -114,10 +115,34 @@ async fn await_interpreter(change: &Change<'_>) -> Result<(), StepError> {
     Ok(answer??)
 }
 
-/// Replaces a file's text where it differs: what is not written costs a child no page and no block.
+/// Replaces a file's text where it differs: what is not written costs a child no page and no block. Written over the
+/// old text, not after emptying the file, since ext4 writes a file that was emptied to the disk at once; nobody who
+/// could see a half of it is running.
 pub(super) fn write_if_changed(path: &Path, text: &str) -> std::io::Result<()> {
-    if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+    let mut old = Vec::new();
+    file.read_to_end(&mut old)?;
+    if old == text.as_bytes() {
         return Ok(());
     }
-    fs::write(path, text)
+    file.rewind()?;
+    file.write_all(text.as_bytes())?;
+    if old.len() > text.len() {
+        file.set_len(text.len() as u64)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_become_exactly_the_text() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for text in ["a longer text\n", "short\n", "", "long again\n", "long again\n"] {
+            write_if_changed(file.path(), text).unwrap();
+            assert_eq!(std::fs::read_to_string(file.path()).unwrap(), text);
+        }
+    }
 }
