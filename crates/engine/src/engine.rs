@@ -168,7 +168,7 @@ impl Engine {
         ask(&handle, handle.guest.pass(request, self.shared.config.bounds.guest_grace)).await
     }
 
-    /// What its serial console printed, the newest 4 MiB.
+    /// What its serial console printed; the monitor keeps the first MiB.
     pub async fn console(&self, id: &SandboxId) -> Result<Vec<u8>, EngineError> {
         let dir = self.find(id)?.dir;
         Ok(blocking(move || dir.read_console()).await?.map_err(|e| unreadable(id, "console", &e))?)

@@ -144,7 +144,8 @@ pub struct Frozen {
     pub micros: u64,
 }
 
-/// Who a restored guest is now. Applied in full before the workload thaws; a step that fails fails the fork.
+/// Who a restored guest is now. Applied before the workload thaws, but for the warm interpreter, which takes new
+/// random state as the first thing it does afterwards; a step that fails fails the fork.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// Sandbox id.

@@ -141,7 +141,7 @@ pub struct SnapshotInfo {
     pub dir: String,
     /// Seconds since the Unix epoch.
     pub created_at_unix: u64,
-    /// `writing`, `ready`, `failed`.
+    /// Always `ready`: what is still being made is not listed, and what failed leaves nothing.
     pub status: String,
     /// Whether children can be forked from it.
     pub bootable: bool,
@@ -164,7 +164,7 @@ pub struct SnapshotInfo {
     pub memory_mib: u64,
     /// Bytes of memory that are stored.
     pub memory_physical_bytes: u64,
-    /// BLAKE3 of its memory layer.
+    /// What its memory layer hashes to (docs/snapshot-format.md).
     pub memory_hash: String,
     /// Where the time went.
     pub timing: SnapshotTiming,
@@ -327,7 +327,7 @@ pub struct ImageInfo {
     pub size_bytes: u64,
     /// Bytes on disk.
     pub physical_bytes: u64,
-    /// BLAKE3 of the file system.
+    /// What its content hashes to (docs/snapshot-format.md).
     pub hash: String,
     /// How it was made, such as `debian bookworm: python3-minimal, python3-numpy`.
     pub origin: String,

@@ -11,7 +11,7 @@ pub const MANIFEST_FORMAT: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerRef {
-    /// BLAKE3 of the extent table, then of the data of its extents in order.
+    /// BLAKE3 over its length, the hash of its extents and that of their data (docs/snapshot-format.md).
     pub hash: String,
     /// Length of the sparse file.
     pub size_bytes: u64,

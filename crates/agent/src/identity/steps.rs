@@ -1,8 +1,8 @@
 //! What a clone must not share, and what each fork does about it: one table, carried out from top to bottom.
 //!
-//! The workload stands still until `thaw`. Not in the table, because nothing has to be done: the guest's network
-//! addresses (the same inside every network namespace), vsock connections (reset by the device on restore), and
-//! generators that user code made for itself (it registers them with `forkd.after_fork` or a hook).
+//! The workload stands still until `thaw`. Not in the table, because nothing has to be done: network addresses
+//! (guests have loopback only), vsock connections (reset by the device on restore), and generators that user
+//! code made for itself (it registers them with `forkd.after_fork` or a hook). See docs/clones.md.
 
 use std::fs::{File, OpenOptions};
 use std::future::Future;

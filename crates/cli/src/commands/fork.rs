@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Memory limit of each child
     #[arg(long, value_name = "MIB")]
     memory_limit_mib: Option<u64>,
-    /// Environment of every process in the children
+    /// Environment of every process that is started in the children
     #[arg(long = "env", short = 'e', value_name = "KEY=VALUE", value_parser = parse::key_value)]
     env: Vec<KeyValue>,
     /// Stay in the foreground this long, or until SIGTERM, then end the children

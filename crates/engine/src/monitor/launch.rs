@@ -42,7 +42,7 @@ pub(crate) struct ParentPlan {
     pub(crate) cpu: CpuModel,
 }
 
-/// The guest's command line; the monitor adds what its devices need. `tsc=reliable` and `no_timer_check`
+/// The guest's whole command line: devices are found through ACPI. `tsc=reliable` and `no_timer_check`
 /// because the guest's clock is KVM's and there is nothing to calibrate it against.
 const CMDLINE: &str = "console=ttyS0 reboot=k panic=-1 quiet 8250.nr_uarts=1 pci=off \
                        random.trust_cpu=on tsc=reliable no_timer_check";

@@ -120,7 +120,7 @@ impl RunDir {
         Ok(())
     }
 
-    /// The bytes of the serial console, the newest where there are many.
+    /// The bytes of the serial console, as far as the monitor kept them.
     pub(crate) fn read_console(&self) -> io::Result<Vec<u8>> {
         tail(&self.console(), MAX_LOG_BYTES)
     }

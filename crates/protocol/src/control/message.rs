@@ -35,7 +35,7 @@ pub enum FdRole {
     ConsoleInput,
     /// A tap device that already has its name and address.
     Tap,
-    /// The directory /proc, opened `O_PATH`, so that pagemap can be reached from an empty root.
+    /// The directory /proc, so that pagemap can be reached from an empty root.
     ProcDir,
     /// Where the monitor writes how it ended.
     LastWords,
@@ -92,7 +92,7 @@ pub struct Boot {
     pub vcpus: u8,
     /// 128 to 16384.
     pub memory_mib: u32,
-    /// Kernel command line, without the device arguments that the monitor adds.
+    /// Kernel command line, passed on as it is: devices are found through ACPI.
     pub cmdline: String,
     /// Feature level.
     pub cpu: CpuModel,

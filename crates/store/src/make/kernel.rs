@@ -30,8 +30,8 @@ pub const GUEST_MODULES: &[&str] = &[
     "vmgenid",
 ];
 
-/// Guests run without it: the agent reseeds after a fork by itself, and kernels before 6.2 have no driver
-/// for the generation id of a device tree or ACPI.
+/// Guests run without it: the agent reseeds after a fork by itself, and not every kernel comes with the driver
+/// (Debian's 6.1 does not).
 const OPTIONAL_MODULES: &[&str] = &["vmgenid"];
 
 /// The largest module, decompressed.
