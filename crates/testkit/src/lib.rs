@@ -1,7 +1,7 @@
 //! Guards and builders for tests.
 //!
 //! A test that needs what the computer may lack asks a guard here: it says *skipped* loudly, and fails instead
-//! where `FORKD_TEST_REQUIRE` demands the thing (as CI does).
+//! where `FORKD_TEST_REQUIRE` demands the thing.
 
 pub mod guard;
 pub mod tiny;
