@@ -10,7 +10,7 @@ use forkd_protocol::rest::ForkTiming;
 use forkd_store::OpenSnapshot;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::ChildError;
 use crate::guest::{Guest, GuestError, Limits, SMALL_ANSWER};
@@ -21,6 +21,8 @@ use crate::sandbox::Born;
 /// First pause before a guest that accepts no connection is tried again; it doubles up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_millis(100);
+/// How long a monitor whose child failed may take to say how it is.
+const STATUS_BOUND: Duration = Duration::from_secs(2);
 
 /// What all children of one request share.
 #[derive(Debug)]
@@ -52,7 +54,7 @@ pub(super) async fn bear(
     let (monitor, mut timing) = launched.map_err(|_| ChildError::Broken)??;
     let watch = match monitor.watch() {
         Ok(watch) => watch,
-        Err(e) => return fail(monitor, e.into()).await,
+        Err(e) => return fail(id, monitor, e.into()).await,
     };
     let answered = tokio::select! {
         () = give_up.cancelled() => Err(ChildError::GivenUp),
@@ -66,17 +68,21 @@ pub(super) async fn bear(
             debug!(sandbox = %id, steps = ?told.steps, ?timing, "answered");
             Ok(Born { monitor, watch, timing })
         }
-        Err(e) => fail(monitor, e).await,
+        Err(e) => fail(id, monitor, e).await,
     }
 }
 
 /// Removes a child and tells how its monitor ended, where that is why.
-async fn fail(monitor: Monitor, e: ChildError) -> Result<Born, ChildError> {
+async fn fail(id: SandboxId, monitor: Monitor, e: ChildError) -> Result<Born, ChildError> {
     let removing = tokio::task::spawn_blocking(move || {
         let e = match e {
             ChildError::Monitor(MonitorError::Ended(_)) => MonitorError::Ended(monitor.post_mortem()).into(),
             other => other,
         };
+        if !matches!(e, ChildError::GivenUp) {
+            let status = monitor.status(STATUS_BOUND).ok();
+            warn!(sandbox = %id, error = %e, ?status, console = monitor.dir().console_end(), "a child failed");
+        }
         monitor.discard();
         e
     });

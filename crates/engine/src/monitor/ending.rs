@@ -11,6 +11,8 @@ use super::rundir::tail;
 const MAX_WORDS: u64 = 4096;
 /// Most bytes of the end of its log.
 const MAX_LOG_TAIL: u64 = 400;
+/// Most bytes of the end of a console.
+const MAX_CONSOLE_TAIL: u64 = 2000;
 
 /// Why the machine of this folder is gone. Memory first: what the kernel kills has no last words.
 pub(super) fn explain(dir: &RunDir, cgroup: Option<&Cgroup>, ending: Ending) -> String {
@@ -29,6 +31,14 @@ impl RunDir {
     /// Why a machine that nobody watched is gone.
     pub(crate) fn explain_after_the_fact(&self, cgroup: Option<&Cgroup>) -> String {
         explain(self, cgroup, Ending::Unknown)
+    }
+}
+
+impl RunDir {
+    /// The end of what the guest printed, for a log: nothing of a discarded child is left to be looked at later.
+    pub(crate) fn console_end(&self) -> String {
+        let bytes = tail(&self.console(), MAX_CONSOLE_TAIL).unwrap_or_default();
+        printable(&String::from_utf8_lossy(&bytes))
     }
 }
 
