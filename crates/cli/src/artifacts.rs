@@ -42,6 +42,15 @@ pub(crate) async fn fetch_kernel(
     upload::kernel(client, ui, &made).await
 }
 
+/// Debian's cloud kernel as a file here, fetched once.
+pub(crate) async fn kernel_image(ui: &Ui) -> Result<PathBuf, CliError> {
+    let made: MadeKernel = making(ui, "Fetching Debian's cloud kernel", move |progress| {
+        make::fetch_kernel(KernelSource::default(), &cache_dir(), progress)
+    })
+    .await?;
+    Ok(made.vmlinuz)
+}
+
 /// Takes a kernel from a file, with or without a folder of modules, and hands it over.
 pub(crate) async fn kernel_file(
     client: &Client,

@@ -87,7 +87,7 @@ struct CachedProbe {
 }
 
 /// Whether KVM is usable: asked once per boot and monitor, since the answer takes a small guest.
-fn probe() -> Result<Probe, CliError> {
+pub(crate) fn probe() -> Result<Probe, CliError> {
     let monitor = machine::programs::folder()?.join("forkd-vmm");
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let cache = cache_dir().join("kvm-probe.json");

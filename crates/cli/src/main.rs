@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod artifacts;
+mod bench;
 mod client;
 mod commands;
 mod context;

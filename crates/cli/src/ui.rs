@@ -229,7 +229,12 @@ pub(crate) fn plain(text: &str) -> String {
 }
 
 fn render_error(e: &CliError) -> String {
-    let mut text = format!("error: {e}");
+    format!("error: {}", in_words(e))
+}
+
+/// A failure with its causes and what to do, as text.
+pub(crate) fn in_words(e: &CliError) -> String {
+    let mut text = e.to_string();
     let mut cause = e.source();
     while let Some(c) = cause {
         let said = c.to_string();

@@ -1,10 +1,11 @@
 //! One file per verb: its arguments (`Args`) and what it does (`run`). This one only lists them.
 
+mod bench;
 mod completions;
 mod doctor;
 mod eval;
 mod exec;
-mod fork;
+pub(crate) mod fork;
 mod image;
 mod images;
 mod kernel;
@@ -63,6 +64,8 @@ pub(crate) enum Command {
         after_help = "Example:\n  forkd machine start && forkd machine status\n  forkd machine shell -- uname -r"
     )]
     Machine(machine::Args),
+    /// Measure how fast forks are and what they cost
+    Bench(bench::Args),
     /// Run the controller
     Serve(serve::Args),
     /// Print the completion script of a shell
@@ -88,6 +91,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Kernel(args) => kernel::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
         Command::Machine(args) => machine::run(args, context).await,
+        Command::Bench(args) => bench::run(args, context).await,
         Command::Serve(args) => serve::run(args, context).await,
         Command::Completions(args) => completions::run(&args, context),
     }

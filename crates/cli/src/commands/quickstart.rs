@@ -16,13 +16,13 @@ use crate::error::CliError;
 use crate::ui::{self, Ui};
 
 /// The image, and what it has beside Debian's essential packages.
-const IMAGE: &str = "py";
+pub(super) const IMAGE: &str = "py";
 const SUITE: &str = "bookworm";
 const PACKAGES: [&str; 3] = ["python3-minimal", "python3-numpy", "bash"];
 /// The snapshots, and what warms them. E2B's clients ask for templates of these names.
 const BARE_TAG: &str = "base";
 const WARM_TAG: &str = "code-interpreter-v1";
-const WARM: &str = "import numpy";
+pub(super) const WARM: &str = "import numpy";
 /// What is asked of each child: random, so that anyone sees that the children differ.
 const EXPRESSION: &str = "numpy.random.rand(2).round(3).tolist()";
 const COMMAND: [&str; 2] = ["uname", "-n"];
@@ -76,8 +76,8 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
     ))
 }
 
-/// Kernel, image and snapshots, each where it is missing.
-async fn prepare(client: &Client, ui: &Ui) -> Result<(), CliError> {
+/// Kernel and image, each where it is missing.
+pub(super) async fn ensure_image(client: &Client, ui: &Ui) -> Result<(), CliError> {
     artifacts::ensure_kernel(client, ui).await?;
     let images: Vec<ImageInfo> = client.get("/v1/images").await?;
     if !images.iter().any(|i| i.name == IMAGE) {
@@ -85,6 +85,12 @@ async fn prepare(client: &Client, ui: &Ui) -> Result<(), CliError> {
         let wanted = image::debian(SUITE.to_owned(), packages, image::DEFAULT_SIZE_MIB);
         artifacts::debian_image(client, ui, IMAGE, wanted).await?;
     }
+    Ok(())
+}
+
+/// Kernel, image and snapshots, each where it is missing.
+async fn prepare(client: &Client, ui: &Ui) -> Result<(), CliError> {
+    ensure_image(client, ui).await?;
     let snapshots: Vec<SnapshotInfo> = client.get("/v1/snapshots").await?;
     for (tag, warm) in [(BARE_TAG, None), (WARM_TAG, Some(WARM))] {
         if !snapshots.iter().any(|s| s.tag == tag) {

@@ -1,0 +1,21 @@
+//! Measuring: how fast forks are and what they cost, and whether that is what it should be.
+//!
+//! ```text
+//!   product   children of a warm Python through the controller: restored, answered, evaluated; memory while alive
+//!   bare      forkd-vmm alone, a guest that answers a ping on its serial line: what the monitor itself takes
+//! ```
+//!
+//! Benchmarks report. A goal that is not reached is no failure of the command, and what was measured before
+//! something broke is shown.
+
+pub(crate) mod bare;
+mod goal;
+pub(crate) mod product;
+mod report;
+mod room;
+mod spread;
+mod stop;
+
+pub(crate) use bare::Against;
+pub(crate) use report::Report;
+pub(crate) use stop::Stop;
