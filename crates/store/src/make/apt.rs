@@ -4,17 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::MakeError;
+use super::sources::{KEYRING, sources};
 use super::tool::Tool;
 
-/// Debian's keys on a Debian machine.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-
-/// Where Debian's packages come from: `FORKD_DEBIAN_MIRROR`, else Debian's own.
-pub(super) fn mirror() -> String {
-    std::env::var("FORKD_DEBIAN_MIRROR").unwrap_or_else(|_| "http://deb.debian.org/debian".to_owned())
-}
-
-/// An apt that sees one suite of Debian and nothing of this machine but its proxy settings.
+/// An apt that sees one suite of Debian, from this machine's mirror and through its proxy; nothing else of it.
 #[derive(Debug)]
 pub(super) struct PrivateApt {
     home: PathBuf,
@@ -29,11 +22,8 @@ impl PrivateApt {
             let folder = home.join(folder);
             fs::create_dir_all(&folder).map_err(|e| MakeError::io("create", &folder, e))?;
         }
-        let source = format!(
-            "Types: deb\nURIs: {}\nSuites: {suite}\nComponents: main\nArchitectures: amd64\nSigned-By: {KEYRING}\n",
-            mirror()
-        );
-        for (name, text) in [("debian.sources", source.as_str()), ("status", "")] {
+        let list: String = sources(suite)?.iter().map(|source| source.line() + "\n").collect();
+        for (name, text) in [("sources.list", list.as_str()), ("status", "")] {
             let path = home.join(name);
             fs::write(&path, text).map_err(|e| MakeError::io("write", &path, e))?;
         }
@@ -43,7 +33,7 @@ impl PrivateApt {
     fn tool(&self, name: &'static str) -> Tool {
         let at = |option: &str, path: &str| format!("{option}={}", self.home.join(path).display());
         let options = [
-            at("Dir::Etc::SourceList", "debian.sources"),
+            at("Dir::Etc::SourceList", "sources.list"),
             "Dir::Etc::SourceParts=/dev/null".to_owned(),
             "Dir::Etc::Preferences=/dev/null".to_owned(),
             "Dir::Etc::PreferencesParts=/dev/null".to_owned(),

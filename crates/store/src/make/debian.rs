@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use super::ext4::make_ext4;
+use super::sources::{Source, sources};
 use super::tool::Tool;
 use super::{MadeImage, MakeError, Progress};
 
@@ -86,10 +87,8 @@ fn bootstrap(image: &DebianImage, root: &std::path::Path, progress: Progress<'_>
     if !image.packages.is_empty() {
         tool = tool.arg(format!("--include={}", image.sorted_packages().join(",")));
     }
-    tool = tool.arg(&image.suite).arg(root);
-    if let Ok(mirror) = std::env::var("FORKD_DEBIAN_MIRROR") {
-        tool = tool.arg(mirror);
-    }
+    let mirrors = sources(&image.suite)?;
+    tool = tool.arg(&image.suite).arg(root).args(mirrors.iter().map(Source::line));
     tool.run(&mut |line| {
         if let Some(line) = line.strip_prefix("I: ").filter(|line| !line.starts_with("automatically")) {
             progress(line);

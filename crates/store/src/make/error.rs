@@ -16,6 +16,11 @@ pub enum MakeError {
         /// The Debian package that has it.
         package: &'static str,
     },
+    /// This machine's apt does not say where Debian's packages are.
+    #[error(
+        "apt on this machine is configured with no mirror of Debian; set FORKD_DEBIAN_MIRROR to the URL of one"
+    )]
+    NoMirror,
     /// A program failed.
     #[error("{tool} failed ({status}): {tail}")]
     ToolFailed {
@@ -69,7 +74,7 @@ impl MakeError {
     /// Who has to act.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::ToolMissing { .. } | Self::KernelUnfit { .. } => ErrorClass::HostUnfit,
+            Self::ToolMissing { .. } | Self::NoMirror | Self::KernelUnfit { .. } => ErrorClass::HostUnfit,
             Self::Full { .. } => ErrorClass::Exhausted,
             Self::HostileArchive { .. } | Self::Caller(_) => ErrorClass::Caller,
             Self::ToolFailed { .. } | Self::Io { .. } => ErrorClass::Internal,

@@ -1,7 +1,7 @@
 //! Debian's cloud kernel, and the modules that a guest needs of it.
 //!
 //! The package is fetched with the machine's own `apt-get`, but with lists, caches and sources of its own
-//! below the cache folder: the machine's apt configuration is neither read for sources nor changed.
+//! below the cache folder: of the machine's apt configuration the mirror is read, and nothing is changed.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -111,7 +111,7 @@ pub fn fetch_kernel_package(
                 fs::write(&pointer, &package.release).map_err(|e| MakeError::io("write", &pointer, e))?;
                 return Ok(package);
             }
-            Err(missing @ MakeError::ToolMissing { .. }) => return Err(missing),
+            Err(missing @ (MakeError::ToolMissing { .. } | MakeError::NoMirror)) => return Err(missing),
             Err(error) => {
                 progress(&format!("no kernel from {suite}: {error}"));
                 last = Some(error);

@@ -7,6 +7,7 @@ mod ext4;
 mod import;
 mod kernel;
 mod modules;
+mod sources;
 mod tool;
 mod unpack;
 

@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
+use forkd_testkit::guard;
 use tar::{Builder, Header};
 
 use super::*;
@@ -36,10 +37,7 @@ fn try_unpack(archive: &[u8]) -> (tempfile::TempDir, Result<Unpacked, MakeError>
 
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("SKIPPED: unpacking sets owners, which needs root");
-    }
-    root
+    guard::met("root", root.then_some(()).ok_or_else(|| "unpacking sets owners".to_owned()))
 }
 
 #[test]
