@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Runs every test there is and counts each class; the exit code is 0 only where all ran and none failed.
 
+A test that lacks what it needs says `SKIPPED: needs X: why`. It counts as run where the same program runs in
+another class of this run with X; otherwise it is listed and the run fails. What must be there is demanded.
+
 What needs no complete KVM runs where this is called. Test programs are static, so those of the crates that
 touch KVM, cgroups or namespaces run a second time in the machine (`forkd machine`), which is booted once and
 is this run's own: its folder is .machine in the work tree, its API has a port of its own. Downloads and disks
@@ -29,6 +32,10 @@ MONITOR = {"forkd-kvm", "forkd-memory", "forkd-vmm"}
 # Crates whose tests touch the kernel in ways that differ between this computer and the machine.
 IN_MACHINE = MONITOR | {"forkd-host", "forkd-agent"}
 API_PORT = int(os.environ.get("FORKD_TEST_PORT", "8899"))
+# What tests may demand of the machine, and of this computer.
+NEEDS_IN_MACHINE = "kvm,root,cgroup,mount,sock_diag"
+NEEDS_HERE, NEEDS_OF_MONITOR = "root", "kvm,root"
+SKIPPED = re.compile(r"SKIPPED: needs (\w+): (.*)")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
 PYTHON_RESULT = re.compile(r"^Ran (\d+) tests? in", re.M)
 
@@ -38,6 +45,8 @@ class Count:
 
     def __init__(self, name):
         self.name, self.passed, self.failed, self.skipped, self.seconds = name, 0, 0, 0, 0.0
+        # Of each test program that ran: what it needed and lacked, and why that is not there.
+        self.lacked = {}
 
     def add(self, passed, failed, skipped):
         self.passed += passed
@@ -64,12 +73,17 @@ def shown(command, cwd=TREE, env=None):
     return process.wait(), "".join(lines)
 
 
-def cargo_tests(count, command, cwd=TREE, env=None):
+def cargo_tests(count, command, cwd=TREE, env=None, program=None):
     """Runs what prints the summary lines of Rust's test programs."""
     code, text = shown(command, cwd, env)
     found = RESULT.findall(text)
     for passed, failed, ignored in found:
         count.add(int(passed), int(failed), int(ignored))
+    # The harness takes a test that returned early for one that passed.
+    lacked = SKIPPED.findall(text)
+    count.add(-len(lacked), 0, len(lacked))
+    if program and found:
+        count.lacked[program.name] = lacked
     # One that died, or was never built, has no line that says so.
     if code != 0 and not any(int(failed) for _, failed, _ in found):
         count.whole(False)
@@ -157,8 +171,9 @@ class Host:
         if stored.returncode != 0:
             count.whole(False)
             return
-        line = f"cd /tmp && RUST_BACKTRACE=1 timeout 900 {there} --test-threads 2; code=$?; rm -f {there}; exit $code"
-        cargo_tests(count, [FORKD, "machine", "shell", "--", "sh", "-c", line])
+        variables = f"RUST_BACKTRACE=1 FORKD_TEST_REQUIRE={NEEDS_IN_MACHINE}"
+        line = f"cd /tmp && {variables} timeout 900 {there} --test-threads 2; code=$?; rm -f {there}; exit $code"
+        cargo_tests(count, [FORKD, "machine", "shell", "--", "sh", "-c", line], program=program)
 
     def stop(self, failed):
         if self.server:
@@ -198,14 +213,15 @@ def run(wanted, soak):
     if soak:
         os.environ["FORKD_SOAK"] = "1"
 
-    def here(count, belongs):
+    def here(count, needs, belongs):
         for package, folder, program in programs:
             if belongs(package):
-                cargo_tests(count, [program], folder, environment(folder))
+                env = environment(folder, FORKD_TEST_REQUIRE=needs)
+                cargo_tests(count, [program], folder, env, program)
 
-    counted("unit", lambda c: here(c, lambda package: package not in MONITOR | {E2E}))
+    counted("unit", lambda c: here(c, NEEDS_HERE, lambda package: package not in MONITOR | {E2E}))
     if os.access("/dev/kvm", os.W_OK):
-        counted("monitor", lambda c: here(c, lambda package: package in MONITOR))
+        counted("monitor", lambda c: here(c, NEEDS_OF_MONITOR, lambda package: package in MONITOR))
     else:
         print("\nno /dev/kvm here: the monitor's tests run in the machine only", flush=True)
     counted("doc", lambda c: cargo_tests(c, ["cargo", "test", "--release", "--workspace", "--doc"]))
@@ -255,6 +271,18 @@ def with_host(counted, programs):
         host.stop(failed=not counts or any(c.failed for c in counts))
 
 
+def never_ran(counts):
+    """(class, program, need, why) of the tests that lacked something in every class that has them."""
+    ran = [(program, {need for need, _ in lacked}) for c in counts for program, lacked in c.lacked.items()]
+    return [
+        (c.name, program, need, why)
+        for c in counts
+        for program, lacked in c.lacked.items()
+        for need, why in lacked
+        if all(need in needs for other, needs in ran if other == program)
+    ]
+
+
 def summary(counts):
     print(f"\n{'class':<10} {'passed':>7} {'failed':>7} {'skipped':>8} {'seconds':>8}")
     for c in counts:
@@ -264,8 +292,17 @@ def summary(counts):
     empty = [c.name for c in counts if c.passed + c.failed == 0 and c.name != "doc"]
     for name in empty:
         print(f"{name}: no test ran")
-    print(f"total: {passed} passed, {failed} failed, {skipped} skipped", flush=True)
-    return 1 if failed or skipped or empty or not counts else 0
+    said = sum(len(lacked) for c in counts for lacked in c.lacked.values())
+    lost = never_ran(counts)
+    for name, program, need, why in lost:
+        print(f"{name}: {program.rsplit('-', 1)[0]} was not tested without {need}: {why}")
+    unaccounted = skipped - said + len(lost)
+    print(
+        f"total: {passed} passed, {failed} failed, {skipped} skipped, "
+        f"of which {skipped - unaccounted} ran in another class",
+        flush=True,
+    )
+    return 1 if failed or unaccounted or empty or not counts else 0
 
 
 def main():

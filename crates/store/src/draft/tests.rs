@@ -281,13 +281,9 @@ impl SmallDisk {
         let folder = tempfile::tempdir().unwrap();
         let options = c"size=8m";
         let flags = rustix::mount::MountFlags::empty();
-        match rustix::mount::mount("tmpfs", folder.path(), "tmpfs", flags, Some(options)) {
-            Ok(()) => Some(Self(folder)),
-            Err(e) => {
-                eprintln!("SKIPPED: a small tmpfs cannot be mounted ({e}); run as root");
-                None
-            }
-        }
+        let mounted = rustix::mount::mount("tmpfs", folder.path(), "tmpfs", flags, Some(options));
+        let mounted = mounted.map_err(|e| format!("a small tmpfs cannot be mounted: {e}"));
+        forkd_testkit::guard::met("root", mounted).then(|| Self(folder))
     }
 }
 
