@@ -1,5 +1,7 @@
 //! What kind of failure an error is, for those who must react to it without knowing it.
 
+use std::error::Error;
+
 use serde::{Deserialize, Serialize};
 
 /// The kinds of failure. The controller alone turns one into an HTTP status, the command line alone into an
@@ -23,4 +25,49 @@ pub enum ErrorClass {
     Corrupt,
     /// Everything else: a fault of forkd or its surroundings.
     Internal,
+}
+
+/// An error and its causes in one line; a cause that the text before it ends with already is not repeated.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(e) = cause {
+        let said = e.to_string();
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        cause = e.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Step(&'static str, Option<Box<Step>>);
+
+    impl fmt::Display for Step {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Step {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            self.1.as_deref().map(|step| step as &(dyn Error + 'static))
+        }
+    }
+
+    #[test]
+    fn causes_are_told_in_order_and_once() {
+        let last = Step("no space", None);
+        let middle = Step("could not write: no space", Some(Box::new(last)));
+        assert_eq!(chain(&Step("not made", Some(Box::new(middle)))), "not made: could not write: no space");
+        assert_eq!(chain(&Step("alone", None)), "alone");
+    }
 }
