@@ -5,7 +5,8 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
 
@@ -34,6 +35,11 @@ pub(crate) struct Shared {
     _lock: File,
 }
 
+/// How long a lock that is held is tried again: a program that was just started has, until it is what it is to
+/// be, all descriptors of the one that started it, so a store seems open for an instant after it was closed.
+const LOCK_WITHIN: Duration = Duration::from_secs(2);
+const LOCK_AGAIN: Duration = Duration::from_millis(10);
+
 /// The folders of a store.
 const FOLDERS: &[&str] = &["images", "kernels", "initrd", "layers", "snapshots", "run", "staging"];
 
@@ -43,6 +49,8 @@ impl Store {
     /// Files that no row names (a crash left them) are removed.
     pub fn open(root: &Path) -> Result<Self, StoreError> {
         disk::create_folder(root)?;
+        // Once and for all: what the kernel says of mapped files, and what outlives this process, is absolute.
+        let root = &root.canonicalize().map_err(|e| StoreError::io("resolve", root, e))?;
         let lock = lock(root)?;
         for folder in FOLDERS {
             disk::create_folder(&root.join(folder))?;
@@ -61,7 +69,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The folder that everything lies in.
+    /// The folder that everything lies in: absolute, without symbolic links.
     pub fn root(&self) -> &Path {
         &self.shared.root
     }
@@ -139,14 +147,18 @@ fn lock(root: &Path) -> Result<File, StoreError> {
     let failed = |e: std::io::Error| StoreError::io("lock", &path, e);
     let mut file =
         File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed)?;
-    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            let mut holder = String::new();
-            let _ = (&file).take(64).read_to_string(&mut holder);
-            return Err(StoreError::Locked { root: root.to_owned(), holder: holder.trim().to_owned() });
+    let began = Instant::now();
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK) if began.elapsed() < LOCK_WITHIN => thread::sleep(LOCK_AGAIN),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let mut holder = String::new();
+                let _ = (&file).take(64).read_to_string(&mut holder);
+                return Err(StoreError::Locked { root: root.to_owned(), holder: holder.trim().to_owned() });
+            }
+            Err(e) => return Err(failed(e.into())),
         }
-        Err(e) => return Err(failed(e.into())),
     }
     // For people; the lock itself is the kernel's.
     file.set_len(0)
@@ -159,4 +171,31 @@ fn lock(root: &Path) -> Result<File, StoreError> {
 /// Seconds since the Unix epoch.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_is_absolute_however_it_was_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink("real", &link).unwrap();
+        let store = Store::open(&link.join("../link/store")).unwrap();
+        assert_eq!(store.root(), real.canonicalize().unwrap().join("store"));
+    }
+
+    #[test]
+    fn a_lock_that_is_let_go_in_a_moment_is_waited_for_and_one_that_stays_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Store::open(folder.path()).unwrap();
+        assert!(matches!(Store::open(folder.path()), Err(StoreError::Locked { .. })));
+        let root = folder.path().to_owned();
+        let second = thread::spawn(move || Store::open(&root).map(drop));
+        // Whether the other one asks before or after this, it gets the store.
+        drop(first);
+        second.join().unwrap().unwrap();
+    }
 }

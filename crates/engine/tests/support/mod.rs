@@ -59,14 +59,7 @@ impl House {
     }
 
     pub async fn open(&self, bounds: Bounds) -> Engine {
-        loop {
-            match Engine::open(self.config(bounds)).await {
-                // A test beside this one is starting a process, which has all descriptors of this program, the
-                // lock of the store among them, until it is what it is to be.
-                Err(e) if e.code() == "store_in_use" => tokio::time::sleep(Duration::from_millis(1)).await,
-                opened => return opened.unwrap(),
-            }
-        }
+        Engine::open(self.config(bounds)).await.unwrap()
     }
 
     /// An engine with an image, a kernel and the snapshot `t`.
