@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forkd_host::process::{Process, boot_id};
+use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{ForkTiming, SandboxInfo};
 use forkd_store::SandboxRow;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use crate::engine::{Shared, blocking};
-use crate::error::{EngineError, OpenError, chain};
+use crate::error::{EngineError, OpenError};
 use crate::monitor::{Monitor, MonitorError, RunDir, stop_by_socket};
 use crate::sandbox::{Life, Task};
 
@@ -115,6 +116,10 @@ fn look(shared: &Shared, row: &SandboxRow) -> Result<Option<(Monitor, Life)>, En
     let phase = monitor.status(bounds.control).map(|status| status.phase);
     if let Ok(Some(life)) = phase.as_ref().map(|&phase| Life::of_phase(phase)) {
         return Ok(Some((monitor, life)));
+    }
+    if let Err(e @ MonitorError::Version { .. }) = phase {
+        // It runs well, for another forkd: nothing of it may be removed here.
+        return Err(e.into());
     }
     let says = phase.map_or_else(|e| chain(&e), |phase| format!("it is {phase:?}"));
     warn!(sandbox = %row.id, says, "found again, but it does not run; removed");

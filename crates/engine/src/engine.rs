@@ -61,14 +61,12 @@ impl Shared {
 impl Engine {
     /// Opens the store, adopts the sandboxes that run, removes what is left of those that do not.
     pub async fn open(config: EngineConfig) -> Result<Self, EngineError> {
-        check_root(&config.root).map_err(|(needed, max)| OpenError::RootTooLong {
-            root: config.root.clone(),
-            needed,
-            max,
-        })?;
+        short_enough(&config.root)?;
         raise_descriptor_limit();
         let root = config.root.clone();
         let store = blocking(move || Store::open(&root)).await??;
+        // Once more: it may have been named by a short link.
+        short_enough(store.root())?;
         let launcher = Launcher::new(&config, store.clone())
             .map_err(|source| OpenError::Host { path: "/proc".into(), source })?;
         let side_by_side = 2 * available_parallelism().map_or(1, |n| n.get());
@@ -197,8 +195,9 @@ impl Engine {
         })
     }
 
-    /// Boots an image, warms it up, freezes it under a tag. `progress` is told what is being done; dropping the
-    /// future undoes what was done.
+    /// Boots an image, warms it up, freezes it under a tag. `progress` is told what is being done. Dropping the
+    /// future undoes what was done, until all is written and is being published: then it is published to the end,
+    /// and the snapshot is there and listed (or, where that fails, nothing of it is).
     pub async fn create_snapshot(
         &self,
         asked: CreateSnapshot,
@@ -326,6 +325,10 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 fn unreadable(id: &SandboxId, what: &'static str, e: &std::io::Error) -> SandboxError {
     SandboxError::Unreadable { what, id: id.to_string(), reason: e.to_string() }
+}
+
+fn short_enough(root: &Path) -> Result<(), OpenError> {
+    check_root(root).map_err(|(needed, max)| OpenError::RootTooLong { root: root.to_owned(), needed, max })
 }
 
 /// Each sandbox takes a few descriptors, and the usual soft limit is 1024.

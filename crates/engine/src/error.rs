@@ -1,9 +1,8 @@
 //! What callers of the engine see when something is not done.
 
-use std::error::Error;
 use std::path::PathBuf;
 
-use forkd_protocol::error::ErrorClass;
+use forkd_protocol::error::{ErrorClass, chain};
 use forkd_protocol::names::NameError;
 use forkd_protocol::rest::ErrorBody;
 use forkd_store::StoreError;
@@ -125,7 +124,8 @@ impl EngineError {
             Self::Fork(e) => e.code(),
             Self::Snapshot(e) => e.code(),
             Self::Guest(e) => Some(e.code()),
-            Self::Request(_) | Self::Open(_) | Self::Monitor(_) | Self::Broken => None,
+            Self::Monitor(e) => e.code(),
+            Self::Request(_) | Self::Open(_) | Self::Broken => None,
         };
         own.unwrap_or_else(|| class_code(self.class()))
     }
@@ -154,23 +154,14 @@ pub(crate) fn in_range<T: TryFrom<u64>>(
     fits.ok_or(RequestError::Range { what, min, max, given })
 }
 
-/// An error and its causes in one line.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        text.push_str(": ");
-        text.push_str(&e.to_string());
-        cause = e.source();
-    }
-    text
-}
+/// The code of a full disk, whoever noticed it.
+pub(crate) const NO_SPACE: &str = "no_space";
 
 pub(crate) fn store_code(e: &StoreError) -> Option<&'static str> {
     match e {
         StoreError::TagTaken { .. } => Some("tag_taken"),
         StoreError::Locked { .. } => Some("store_in_use"),
-        StoreError::Full { .. } => Some("no_space"),
+        StoreError::Full { .. } => Some(NO_SPACE),
         _ => None,
     }
 }

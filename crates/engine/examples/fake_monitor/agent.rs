@@ -94,7 +94,7 @@ impl Agent {
     fn health(&self) -> Response<Body> {
         let identity = self.identity.lock().map(|i| i.clone()).unwrap_or_default();
         json(&Health {
-            protocol: 1,
+            protocol: if self.mood == "other-agent" { 99 } else { 1 },
             agent: "fake".to_owned(),
             identity,
             warm: true,

@@ -53,7 +53,7 @@ impl Monitor {
     fn answer(&mut self, request: Request, fds: Vec<OwnedFd>) -> Anyhow<Reply> {
         match request {
             Request::Status => Ok(Reply::Status(Status {
-                version: 1,
+                version: self.version(),
                 program: "fake".to_owned(),
                 phase: self.phase,
                 exit: None,
@@ -70,9 +70,20 @@ impl Monitor {
         }
     }
 
+    fn version(&self) -> u32 {
+        match (self.mood.as_str(), self.phase) {
+            ("other-version", _) | ("other-version-once-running", Phase::Running) => 99,
+            _ => 1,
+        }
+    }
+
     fn run(&mut self, roles: Vec<FdRole>, fds: Vec<OwnedFd>) -> Anyhow<Reply> {
         match self.mood.as_str() {
             "refuse" => return Ok(refusal("this host lacks what the guest was shown")),
+            "unbuildable" => {
+                let message = "the ramdisk does not fit".to_owned();
+                return Ok(Reply::Refused(Refusal { class: RefusalClass::Caller, message }));
+            }
             "die" => {
                 complain("dying of a mood");
                 exit(7);
@@ -101,8 +112,13 @@ impl Monitor {
 
     /// One page of memory, nothing changed on the disk.
     fn write(&mut self, roles: &[FdRole], fds: Vec<OwnedFd>) -> Anyhow<Reply> {
-        if self.mood == "refuse-snapshot" {
-            return Ok(refusal("it cannot be written"));
+        match self.mood.as_str() {
+            "refuse-snapshot" => return Ok(refusal("it cannot be written")),
+            "full" => {
+                let message = "writing memory: no space left".to_owned();
+                return Ok(Reply::Refused(Refusal { class: RefusalClass::Exhausted, message }));
+            }
+            _ => {}
         }
         for (role, fd) in roles.iter().zip(fds) {
             let file = File::from(fd);

@@ -1,9 +1,8 @@
 //! Why children could not be forked.
 
-use forkd_protocol::error::ErrorClass;
+use forkd_protocol::error::{ErrorClass, chain};
 use forkd_protocol::names::SandboxId;
 
-use crate::error::chain;
 use crate::guest::GuestError;
 use crate::identity::EntropyError;
 use crate::monitor::MonitorError;
@@ -63,7 +62,10 @@ impl ForkError {
     /// What happened, for the machine.
     pub fn code(&self) -> Option<&'static str> {
         Some(match self {
-            Self::Children { .. } => "fork_failed",
+            Self::Children { failed, .. } => match failed.first().map(|(_, e)| e) {
+                Some(ChildError::Monitor(e)) => e.code().unwrap_or("fork_failed"),
+                _ => "fork_failed",
+            },
             Self::GivenUp => "given_up",
         })
     }

@@ -24,6 +24,7 @@ pub use error::{ChildError, ForkError};
 
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, RequestError, in_range};
+use crate::guest::GuestError;
 use crate::ids::unix_now;
 use crate::monitor::MonitorError;
 use crate::sandbox::{Command, Handle, Life, SandboxError, Surroundings, Task};
@@ -41,6 +42,7 @@ pub(crate) async fn fork(
     let tag: Tag = asked.snapshot_tag.parse()?;
     let store = shared.store.clone();
     let snapshot = blocking(move || store.open_snapshot(&tag)).await??;
+    GuestError::check_version(snapshot.record.manifest.agent_protocol)?;
     let request = Arc::new(Request {
         launcher: Arc::clone(&shared.launcher),
         snapshot,

@@ -1,10 +1,11 @@
 //! What can go wrong between the host and an agent.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use forkd_protocol::error::ErrorClass;
-use forkd_protocol::guest::GuestRefusal;
+use forkd_protocol::guest::{GUEST_VERSION, GuestRefusal};
 use http::StatusCode;
 
 use super::BoxError;
@@ -52,6 +53,18 @@ pub enum GuestError {
         /// What stood in the way last, where something did.
         source: Option<Box<GuestError>>,
     },
+    /// The agent speaks a version that is not spoken here. Make the snapshot again with this forkd, or use the
+    /// forkd that made it.
+    #[error(
+        "the agent of the guest speaks version {found} of the protocol, this forkd {} to {}: make the snapshot \
+         again with this forkd, or use the forkd that made it", .known.start(), .known.end()
+    )]
+    Version {
+        /// What it speaks.
+        found: u32,
+        /// What is spoken here.
+        known: RangeInclusive<u32>,
+    },
     /// The agent said no.
     #[error("{}", .refusal.message)]
     Refused {
@@ -63,6 +76,12 @@ pub enum GuestError {
 }
 
 impl GuestError {
+    /// Refuses an agent whose version is not spoken here.
+    pub(crate) fn check_version(found: u32) -> Result<(), Self> {
+        let known = 1..=GUEST_VERSION;
+        if known.contains(&found) { Ok(()) } else { Err(Self::Version { found, known }) }
+    }
+
     pub(crate) fn late(what: &'static str, after: Duration) -> Self {
         Self::Late { what, after, source: None }
     }
@@ -89,6 +108,7 @@ impl GuestError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::BadRequest(_) => ErrorClass::Caller,
+            Self::Version { .. } => ErrorClass::HostUnfit,
             Self::Refused { status, .. } => match *status {
                 StatusCode::NOT_FOUND => ErrorClass::NotFound,
                 StatusCode::CONFLICT => ErrorClass::Conflict,
@@ -108,6 +128,7 @@ impl GuestError {
             Self::TooLarge { .. } => "answer_too_large",
             Self::Refused { refusal, .. } => &refusal.code,
             Self::BadRequest(_) => "bad_request",
+            Self::Version { .. } => "version_mismatch",
             Self::Greeting | Self::Http(_) | Self::BrokeOff(_) | Self::Malformed(_) => "guest_fault",
         }
     }
@@ -134,6 +155,16 @@ mod tests {
         for body in [&b"<html>"[..], br#"{"code":"<b>","message":"x"}"#, br#"{"code":"","message":"x"}"#] {
             let e = GuestError::refused(StatusCode::INTERNAL_SERVER_ERROR, body);
             assert_eq!((e.code(), e.class()), ("guest_refused", ErrorClass::GuestFault));
+        }
+    }
+
+    #[test]
+    fn an_agent_of_another_version_is_refused() {
+        GuestError::check_version(GUEST_VERSION).unwrap();
+        for other in [0, GUEST_VERSION + 1] {
+            let e = GuestError::check_version(other).unwrap_err();
+            assert_eq!((e.code(), e.class()), ("version_mismatch", ErrorClass::HostUnfit));
+            assert!(e.to_string().contains("make the snapshot again"), "{e}");
         }
     }
 

@@ -1,13 +1,16 @@
 //! What can go wrong with a monitor.
 
-use std::io;
+use std::io::{self, ErrorKind};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use forkd_host::cgroup::CgroupError;
 use forkd_host::process::ProcessError;
-use forkd_protocol::control::{ControlError, Refusal, RefusalClass};
+use forkd_protocol::control::{ControlError, ControlVersion, Refusal, RefusalClass};
 use forkd_protocol::error::ErrorClass;
 use forkd_store::StoreError;
+
+use crate::error::{NO_SPACE, store_code};
 
 /// Why a monitor did not do what it was asked, or was not even there.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +53,25 @@ pub enum MonitorError {
     /// It answered something that was not asked.
     #[error("the monitor gave an answer that does not belong to the question")]
     WrongAnswer,
+    /// It speaks another version: `forkd-vmm` is not of this forkd.
+    #[error(
+        "the monitor (forkd-vmm {program}) speaks version {found} of the control protocol, this forkd {} to {}: \
+         install both from one release; what runs already is reached with the forkd that started it", .known.start(), .known.end()
+    )]
+    Version {
+        /// What it speaks.
+        found: ControlVersion,
+        /// Version of its program.
+        program: String,
+        /// What is spoken here.
+        known: RangeInclusive<ControlVersion>,
+    },
+    /// No machine can be built of the kernel, ramdisk, memory and disk that were asked for.
+    #[error("the machine cannot be built: {}", .0.message)]
+    Unbuildable(Refusal),
+    /// The disk has no room for the machine that it was to write.
+    #[error("the machine could not be written: {}", .0.message)]
+    NoRoom(Refusal),
     /// It refused; its machine is as before.
     #[error("the monitor refused: {}", .0.message)]
     Refused(Refusal),
@@ -65,13 +87,18 @@ impl MonitorError {
     /// Who has to act.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Start { .. } | Self::Cgroup(CgroupError::Unavailable { .. }) => ErrorClass::HostUnfit,
+            Self::Start { .. } | Self::Version { .. } | Self::Cgroup(CgroupError::Unavailable { .. }) => {
+                ErrorClass::HostUnfit
+            }
+            Self::Unbuildable(_) => ErrorClass::Caller,
+            Self::NoRoom(_) => ErrorClass::Exhausted,
             Self::File { source, .. } | Self::Process(ProcessError::Open { source, .. }) => {
                 class_of_io(source)
             }
             Self::Cgroup(CgroupError::Io { source, .. }) => class_of_io(source),
             Self::Store(e) => e.class(),
             Self::Refused(refusal) => match refusal.class {
+                // Ours: what the engine asks of a monitor fits its phase and is complete.
                 RefusalClass::Caller | RefusalClass::Internal => ErrorClass::Internal,
                 RefusalClass::HostUnfit => ErrorClass::HostUnfit,
                 RefusalClass::Corrupt => ErrorClass::Corrupt,
@@ -81,6 +108,22 @@ impl MonitorError {
             Self::Process(_) | Self::Control { .. } | Self::WrongAnswer | Self::Stuck(_) => {
                 ErrorClass::Internal
             }
+        }
+    }
+
+    /// What happened, for the machine, where the class does not say it.
+    pub fn code(&self) -> Option<&'static str> {
+        match self {
+            Self::NoRoom(_) => Some(NO_SPACE),
+            Self::Start { source, .. }
+            | Self::File { source, .. }
+            | Self::Cgroup(CgroupError::Io { source, .. }) => {
+                let full = matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+                full.then_some(NO_SPACE)
+            }
+            Self::Version { .. } => Some("version_mismatch"),
+            Self::Store(e) => store_code(e),
+            _ => None,
         }
     }
 
@@ -99,4 +142,35 @@ fn class_of_io(e: &io::Error) -> ErrorClass {
     let full = [Errno::NOSPC, Errno::DQUOT, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
     let is_full = e.raw_os_error().is_some_and(|code| full.iter().any(|f| f.raw_os_error() == code));
     if is_full { ErrorClass::Exhausted } else { ErrorClass::Internal }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::EngineError;
+    use crate::fork::{ChildError, ForkError};
+
+    #[test]
+    fn a_full_disk_is_said_wherever_it_shows() {
+        let full = || MonitorError::file("create", Path::new("/x/disk"), rustix::io::Errno::NOSPC);
+        let store = || StoreError::Full { path: "/x".into(), source: ErrorKind::StorageFull.into() };
+        let refusal = Refusal { class: RefusalClass::Exhausted, message: "no room".to_owned() };
+        let child = |e: MonitorError| {
+            let failed = vec![("sb-1".parse().unwrap(), ChildError::Monitor(e))];
+            EngineError::Fork(ForkError::Children { asked: 1, failed })
+        };
+        let errors = [
+            EngineError::Monitor(full()),
+            EngineError::Monitor(store().into()),
+            EngineError::Monitor(MonitorError::NoRoom(refusal)),
+            EngineError::Store(store()),
+            child(full()),
+            child(store().into()),
+        ];
+        for e in errors {
+            assert_eq!((e.code(), e.class()), ("no_space", ErrorClass::Exhausted), "{e:?}");
+        }
+        let memory = child(MonitorError::file("create", Path::new("/x"), rustix::io::Errno::NOMEM));
+        assert_eq!((memory.code(), memory.class()), ("fork_failed", ErrorClass::Exhausted));
+    }
 }

@@ -2,15 +2,17 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use forkd_host::cgroup::Cgroups;
 use forkd_host::process::Process;
 use forkd_protocol::control::{
-    Boot, CpuModel, DiskPart, FdRole, Reply, Request, Restore, Snapshot, Snapshotted,
+    Boot, CpuModel, DiskPart, FdRole, RefusalClass, Reply, Request, Restore, Snapshot, Snapshotted,
 };
 use forkd_protocol::names::SandboxId;
 use forkd_store::{DraftFiles, OpenSnapshot, Store};
@@ -29,7 +31,12 @@ pub(crate) struct Launcher {
     /// `/proc`, for a monitor whose own root is empty.
     proc_dir: File,
     bounds: Bounds,
+    /// The program that is known to speak our version, so that it is not asked at each fork.
+    understood: Mutex<Option<ProgramId>>,
 }
+
+/// Which file a program is: device, inode, and when it was changed.
+type ProgramId = (u64, u64, i64, i64);
 
 /// A parent to boot.
 #[derive(Debug)]
@@ -52,7 +59,8 @@ impl Launcher {
         // A directory opened for reading is as good a handle as O_PATH for openat.
         let proc_dir = File::open("/proc")?;
         let (program, bounds) = (config.monitor(), config.bounds);
-        Ok(Self { store, cgroups: Cgroups::detect(), program, proc_dir, bounds })
+        let understood = Mutex::default();
+        Ok(Self { store, cgroups: Cgroups::detect(), program, proc_dir, bounds, understood })
     }
 
     pub(crate) fn cgroups(&self) -> &Cgroups {
@@ -85,6 +93,7 @@ impl Launcher {
 
     /// Makes a child of a snapshot run; blocks. Opens nothing of the snapshot: its files are open already.
     pub(crate) fn restore(&self, monitor: &Monitor, snapshot: &OpenSnapshot) -> Result<(), MonitorError> {
+        self.check_version(monitor)?;
         let files = monitor.dir().open_files(snapshot.disk_bytes)?;
         let mut parcel = Parcel::default();
         for (role, fd) in &snapshot.files {
@@ -98,6 +107,7 @@ impl Launcher {
 
     /// Boots a parent; blocks.
     pub(crate) fn boot(&self, monitor: &Monitor, plan: &ParentPlan) -> Result<(), MonitorError> {
+        monitor.status(self.bounds.control)?;
         let (kernel, initrd, disk) = (open(&plan.kernel)?, open(&plan.initrd)?, open(&plan.disk)?);
         let disk_bytes = disk.metadata().map_err(|e| MonitorError::file("look at", &plan.disk, e))?.len();
         let files = monitor.dir().open_files(disk_bytes)?;
@@ -113,7 +123,13 @@ impl Launcher {
             cpu: plan.cpu,
             roles: parcel.roles,
         });
-        done(monitor.call(&request, &parcel.fds, self.bounds.control)?)
+        match monitor.call(&request, &parcel.fds, self.bounds.control) {
+            // What the caller chose, and the engine cannot judge: a kernel, a disk, how much memory.
+            Err(MonitorError::Refused(refusal)) if refusal.class == RefusalClass::Caller => {
+                Err(MonitorError::Unbuildable(refusal))
+            }
+            reply => done(reply?),
+        }
     }
 
     /// Has a machine written into a draft, after which it stands still; blocks.
@@ -128,10 +144,27 @@ impl Launcher {
         parcel.add(FdRole::MemoryExtentsOut, draft.memory_extents.as_fd());
         parcel.add(FdRole::DiskExtentsOut { disk: 0 }, draft.disk_extents.as_fd());
         let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: false });
-        match monitor.call(&request, &parcel.fds, self.bounds.write)? {
-            Reply::Snapshotted(told) => Ok(told),
-            _ => Err(MonitorError::WrongAnswer),
+        match monitor.call(&request, &parcel.fds, self.bounds.write) {
+            Ok(Reply::Snapshotted(told)) => Ok(told),
+            // All that writing takes is room for the files.
+            Err(MonitorError::Refused(refusal)) if refusal.class == RefusalClass::Exhausted => {
+                Err(MonitorError::NoRoom(refusal))
+            }
+            Err(e) => Err(e),
+            Ok(_) => Err(MonitorError::WrongAnswer),
         }
+    }
+
+    /// Asks a monitor for its version where its program was replaced since one was asked.
+    fn check_version(&self, monitor: &Monitor) -> Result<(), MonitorError> {
+        let found = self.program.metadata().map_err(|e| MonitorError::file("look at", &self.program, e))?;
+        let program = (found.dev(), found.ino(), found.mtime(), found.mtime_nsec());
+        let known = || self.understood.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known() != Some(program) {
+            monitor.status(self.bounds.control)?;
+            *known() = Some(program);
+        }
+        Ok(())
     }
 
     fn spawn(&self, dir: &RunDir) -> Result<Process, MonitorError> {

@@ -1,5 +1,6 @@
 //! A running monitor and everything on the host that is its own.
 
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -8,7 +9,10 @@ use std::time::Duration;
 
 use forkd_host::cgroup::Cgroup;
 use forkd_host::process::Process;
-use forkd_protocol::control::{Connection, ControlError, Reply, Request, Status};
+use forkd_protocol::control::{
+    CONTROL_VERSION, Connection, ControlError, ControlVersion, Reply, Request, Status,
+};
+use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
 use forkd_store::Store;
 use tokio::io::Interest;
@@ -16,7 +20,9 @@ use tokio::io::unix::AsyncFd;
 use tracing::warn;
 
 use super::{MonitorError, RunDir, ending};
-use crate::error::chain;
+
+/// The versions of the control protocol that are spoken here.
+const VERSIONS: RangeInclusive<ControlVersion> = 1..=CONTROL_VERSION;
 
 /// A dying process closes its sockets a moment before it is dead.
 pub(crate) const NOTICE_END_WITHIN: Duration = Duration::from_millis(500);
@@ -104,10 +110,13 @@ impl Monitor {
         }
     }
 
-    /// What it says about itself; blocks.
+    /// What it says about itself, where it speaks a version that is understood here; blocks.
     pub(crate) fn status(&self, bound: Duration) -> Result<Status, MonitorError> {
         match self.call(&Request::Status, &[], bound)? {
-            Reply::Status(status) => Ok(status),
+            Reply::Status(status) if VERSIONS.contains(&status.version) => Ok(status),
+            Reply::Status(status) => {
+                Err(MonitorError::Version { found: status.version, program: status.program, known: VERSIONS })
+            }
             _ => Err(MonitorError::WrongAnswer),
         }
     }

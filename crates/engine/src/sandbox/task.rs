@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 
+use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{ForkTiming, SandboxInfo};
 use forkd_store::{SandboxRow, Store};
@@ -17,7 +18,6 @@ use super::registry::{Handle, Registry, View};
 use super::state::{Event, Life, Step, decide};
 use crate::adopt::row_of;
 use crate::config::Bounds;
-use crate::error::chain;
 use crate::guest::Guest;
 use crate::monitor::{Monitor, RunDir, Watch};
 

@@ -2,7 +2,8 @@
 //!
 //! The tag is reserved first, so two requests for one tag never both boot. Every step that takes long is told
 //! to whoever listens. Where a step fails, or the request's future is dropped, the guards of the parent and of
-//! the draft remove both.
+//! the draft remove both. Publishing alone is not undone: it is the last step, runs to its end beside a future
+//! that was dropped, and leaves the whole snapshot or nothing.
 
 mod error;
 mod parent;
@@ -35,7 +36,7 @@ struct Plan {
     asked: CreateSnapshot,
 }
 
-/// Makes a snapshot; dropping the future undoes what was done.
+/// Makes a snapshot; dropping the future undoes what was done, until publishing has begun.
 pub(crate) async fn create(
     shared: &Arc<Shared>,
     asked: CreateSnapshot,

@@ -125,6 +125,20 @@ fn one_store_has_one_engine() {
 }
 
 #[test]
+fn a_sandbox_of_another_forkd_is_left_alone_and_the_error_says_what_to_do() {
+    let house = House::new();
+    let life = Life::first(&house);
+    house.mood("other-version-once-running");
+    let pid = life.fork(1)[0].pid.unwrap();
+    life.end();
+    let runtime = Runtime::new().unwrap();
+    let refused = runtime.block_on(Engine::open(house.config(bounds()))).unwrap_err();
+    assert_eq!(refused.code(), "version_mismatch", "{refused}");
+    assert!(refused.to_string().contains("the forkd that started it"), "{refused}");
+    assert!(is_running(pid) && house.run_folders().len() == 1);
+}
+
+#[test]
 fn a_root_too_deep_for_sockets_is_refused_at_once() {
     let house = House::new();
     let runtime = Runtime::new().unwrap();

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 /// Version of the control protocol; engines speak to monitors of every released version.
 pub type ControlVersion = u32;
 
+/// The version that these messages are.
+pub const CONTROL_VERSION: ControlVersion = 1;
+
 /// What a passed descriptor is for. `Request` messages list roles in the order of their descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FdRole {
