@@ -1,0 +1,61 @@
+//! A controller that dies in the middle of its work.
+
+use forkd_protocol::rest::{SandboxInfo, SnapshotInfo};
+
+use crate::support::{
+    Children, IMAGE, Snapshot, alone, controller_pid, each, eventually, forkd, get, host_sh, numpy,
+    store_root,
+};
+
+/// Ends the controller, and maybe other processes in the same moment, without a word. Comes back once the next one
+/// answers, which whoever supervises it has started.
+fn crash(others: &[u32]) {
+    let before = controller_pid();
+    let others: Vec<String> = others.iter().map(u32::to_string).collect();
+    host_sh(&format!("kill -KILL {before} {}", others.join(" ")));
+    eventually("another controller answers", || {
+        let answers = forkd(&["ls"]).code == Some(0);
+        (answers && controller_pid() != before).then_some(())
+    });
+}
+
+#[test]
+fn a_new_controller_finds_what_runs_and_removes_what_died() {
+    let _world = alone();
+    let children = Children::fork(numpy(), 4);
+    each(&children, |child| child.eval("kept = __import__('os').getpid()"));
+    let (alive, dead) = children.split_at(3);
+    crash(&[dead[0].info.pid.unwrap()]);
+    let listed: Vec<SandboxInfo> = forkd(&["--json", "ls"]).ok().parsed();
+    for child in alive {
+        assert_eq!(listed.iter().find(|s| s.id == child.id), Some(&child.info));
+        assert_eq!(child.value("kept == __import__('os').getpid()"), true);
+        assert_eq!(child.sh("hostname"), child.id);
+    }
+    assert!(listed.iter().all(|s| s.id != dead[0].id || s.state == "ended"), "{listed:?}");
+    assert_eq!(host_sh(&format!("ls {}/run/{} 2>/dev/null || true", store_root(), dead[0].id)), "");
+    forkd(&["kill", &alive[0].id]).ok();
+    assert_eq!(host_sh(&format!("ls -d /proc/{} 2>/dev/null || true", alive[0].info.pid.unwrap())), "");
+    assert_eq!(Children::fork(numpy(), 1)[0].value("6 * 7"), 42);
+}
+
+#[test]
+fn a_snapshot_that_was_cut_off_leaves_nothing() {
+    let _world = alone();
+    let snapshot = Snapshot::named("e2e-cut-off");
+    let files = || {
+        host_sh(&format!("cd {}; ls run staging snapshots layers; pgrep -c forkd-vmm || true", store_root()))
+    };
+    let before = files();
+    std::thread::scope(|scope| {
+        let making = scope.spawn(|| forkd(&["snapshot", "--image", IMAGE, "--tag", &snapshot.tag]));
+        eventually("its parent runs", || {
+            (files() != before && host_sh("pgrep -c forkd-vmm || true") == "1").then_some(())
+        });
+        crash(&[]);
+        assert_ne!(making.join().unwrap().code, Some(0));
+    });
+    let snapshots: Vec<SnapshotInfo> = get("/v1/snapshots").parsed();
+    assert!(snapshots.iter().all(|s| s.tag != snapshot.tag), "{snapshots:?}");
+    assert_eq!(files(), before);
+}

@@ -1,0 +1,55 @@
+//! The computer on which the sandboxes run: the machine where it serves the controller, else this one.
+
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use forkd_protocol::rest::SnapshotInfo;
+use serde_json::Value;
+
+use super::world::{program, url};
+use super::{bare, forkd, get};
+
+/// What a shell script prints there; it has to end well.
+#[track_caller]
+pub(crate) fn host_sh(script: &str) -> String {
+    let mut command = if in_machine() {
+        let mut shell = Command::new(program());
+        shell.args(["machine", "shell", "--", "sh", "-c", script]);
+        shell
+    } else {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script]);
+        shell
+    };
+    let done = command.stdin(Stdio::null()).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{script}\n{}\n{out}\n{err}", done.status);
+    out.trim_end().to_owned()
+}
+
+/// The process that answers the API.
+pub(crate) fn controller_pid() -> String {
+    if in_machine() {
+        return host_sh("pgrep -xo forkd");
+    }
+    let port = url().rsplit(':').next().unwrap().trim_end_matches('/');
+    host_sh(&format!("pgrep -of '^[^ ]*forkd serve --listen [^ ]*:{port} '"))
+}
+
+/// The folder of everything that is stored.
+pub(crate) fn store_root() -> String {
+    bare();
+    let snapshots: Vec<SnapshotInfo> = get("/v1/snapshots").parsed();
+    let (root, _) = snapshots.first().unwrap().dir.split_once("/snapshots/").unwrap();
+    root.to_owned()
+}
+
+fn in_machine() -> bool {
+    static SERVES: OnceLock<bool> = OnceLock::new();
+    *SERVES.get_or_init(|| {
+        let status: Value = forkd(&["--json", "machine", "status"]).parsed();
+        status["url"]
+            .as_str()
+            .is_some_and(|machine| machine.trim_end_matches('/') == url().trim_end_matches('/'))
+    })
+}

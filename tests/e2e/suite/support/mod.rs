@@ -1,0 +1,13 @@
+//! What all tests share.
+
+mod api;
+mod children;
+mod command;
+mod host;
+mod world;
+
+pub(crate) use api::{delete, get, post, raw, send};
+pub(crate) use children::{Child, Children, Snapshot, each};
+pub(crate) use command::{Ran, forkd, forkd_fed};
+pub(crate) use host::{controller_pid, host_sh, store_root};
+pub(crate) use world::{BARE, IMAGE, NUMPY, alone, at_soak, bare, eventually, numpy, together};
