@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use crate::interpreter::Interpreter;
 use crate::process::{Sessions, Spawner};
 
-/// Longest wait for the workload to stand still.
-const FREEZE_BOUND: Duration = Duration::from_secs(2);
+/// Longest wait for the workload to stand still, where nobody says otherwise.
+pub(crate) const FREEZE_BOUND: Duration = Duration::from_secs(2);
 
 /// The parts.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ pub(crate) struct Known {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FreezeError {
     /// It was thawed again.
-    #[error("the workload did not stand still within {} s", FREEZE_BOUND.as_secs())]
-    DidNotFreeze,
+    #[error("the workload did not stand still within {} ms", .0.as_millis())]
+    DidNotFreeze(Duration),
     /// No cgroups: the agent is not PID 1 of a guest.
     #[error("this agent cannot freeze its workload")]
     Unsupported,
@@ -47,7 +47,7 @@ pub(crate) enum FreezeError {
 
 impl Agent {
     /// Stops the workload and brings the disk up to date. Once stopped, it stays so.
-    pub(crate) async fn freeze(&self) -> Result<Frozen, FreezeError> {
+    pub(crate) async fn freeze(&self, bound: Duration) -> Result<Frozen, FreezeError> {
         let _turn = self.identity.lock().await;
         let cgroups = self.spawner.cgroups().ok_or(FreezeError::Unsupported)?.clone();
         if self.spawner.is_frozen() {
@@ -58,7 +58,7 @@ impl Agent {
         sync_root().await?;
         let started = Instant::now();
         self.spawner.set_frozen(true);
-        let frozen = blocking(move || cgroups.freeze(FREEZE_BOUND)).await;
+        let frozen = blocking(move || cgroups.freeze(bound)).await;
         let synced = match frozen {
             Ok(()) => sync_root().await,
             Err(e) => Err(e),
@@ -66,7 +66,7 @@ impl Agent {
         if let Err(error) = synced {
             self.let_run()?;
             return Err(match error.kind() {
-                std::io::ErrorKind::TimedOut => FreezeError::DidNotFreeze,
+                std::io::ErrorKind::TimedOut => FreezeError::DidNotFreeze(bound),
                 _ => error.into(),
             });
         }

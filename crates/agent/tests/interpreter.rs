@@ -135,7 +135,7 @@ fn a_new_identity_reseeds_once() {
         assert!(agent.health()["numpy_version"].is_string());
         assert_eq!(agent.eval("numpy.zeros(5).tolist()")["result"], "[0.0, 0.0, 0.0, 0.0, 0.0]");
     } else {
-        println!("SKIPPED: numpy is not installed here");
+        forkd_testkit::guard::met("numpy", Err("python3 here has no numpy".to_owned()));
     }
     let identity = common_identity("child-1", json!({"WHO": "child"}));
     let (status, answer) = agent.verb("identity", &identity);

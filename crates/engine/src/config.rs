@@ -42,7 +42,7 @@ impl Default for Bounds {
             write: Duration::from_secs(600),
             boot: Duration::from_secs(180),
             answer: Duration::from_secs(60),
-            freeze: Duration::from_secs(30),
+            freeze: Duration::from_secs(2),
             guest_grace: Duration::from_secs(30),
             end: Duration::from_secs(30),
         }

@@ -5,7 +5,7 @@ use kvm_bindings::{
     CpuId, KVM_CLOCK_TSC_STABLE, KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE,
     KVM_MAX_CPUID_ENTRIES, kvm_clock_data, kvm_irqchip, kvm_userspace_memory_region,
 };
-use kvm_ioctls::{Cap, IoEventAddress, Kvm, NoDatamatch, VmFd};
+use kvm_ioctls::{Cap, IoEventAddress, Kvm, VmFd};
 use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 use vmm_sys_util::eventfd::EventFd;
 
@@ -119,16 +119,6 @@ impl Vm {
     /// KVM's refusal.
     pub fn connect_doorbell(&self, event: &EventFd, address: u64, value: u32) -> Result<(), KvmError> {
         self.fd.register_ioevent(event, &IoEventAddress::Mmio(address), value).asked("connect a doorbell")
-    }
-
-    /// Any write of the guest to `port` signals `event`.
-    ///
-    /// # Errors
-    /// KVM's refusal.
-    pub fn connect_port(&self, event: &EventFd, port: u16) -> Result<(), KvmError> {
-        self.fd
-            .register_ioevent(event, &IoEventAddress::Pio(u64::from(port)), NoDatamatch)
-            .asked("connect a port")
     }
 
     /// Saves what belongs to the machine rather than to a vCPU or device. vCPUs stand still.

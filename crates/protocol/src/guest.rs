@@ -23,7 +23,7 @@ pub const PATH_WARM: &str = "/forkd/v1/warm";
 pub const PATH_EVAL: &str = "/forkd/v1/eval";
 /// `POST` [`Exec`]: [`Executed`].
 pub const PATH_EXEC: &str = "/forkd/v1/exec";
-/// `POST` (empty object): [`Frozen`].
+/// `POST` [`Freeze`]: [`Frozen`].
 pub const PATH_FREEZE: &str = "/forkd/v1/freeze";
 /// `POST` (empty object): empty object.
 pub const PATH_THAW: &str = "/forkd/v1/thaw";
@@ -135,6 +135,14 @@ pub struct Executed {
     pub truncated: bool,
     /// True where it was killed at its timeout.
     pub timed_out: bool,
+}
+
+/// Make the workload stand still.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freeze {
+    /// Give up after this long, milliseconds; 2000 where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
 }
 
 /// The workload stands still and file systems are synced.

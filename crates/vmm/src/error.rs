@@ -4,7 +4,7 @@ use std::error::Error;
 
 use forkd_devices::bus::BusError;
 use forkd_devices::virtio::DeviceRestoreError;
-use forkd_kvm::{KvmError, StateError};
+use forkd_kvm::{End, KvmError, StateError};
 use forkd_memory::extents::ExtentsError;
 use forkd_memory::map::MapError;
 use forkd_protocol::control::{Refusal, RefusalClass};
@@ -24,6 +24,9 @@ pub enum MonitorError {
     /// It makes a machine and there is one.
     #[error("this monitor has its machine already")]
     HasMachine,
+    /// The guest has ended, so that there is nothing to be written out.
+    #[error("the guest has ended: {0:?}")]
+    GuestEnded(End),
     /// vCPUs or memory outside the bounds.
     #[error("{what} must be {low} to {high}, not {given}")]
     Bounds {
@@ -111,6 +114,7 @@ fn class(error: &MonitorError) -> RefusalClass {
     match error {
         MonitorError::NoMachine
         | MonitorError::HasMachine
+        | MonitorError::GuestEnded(_)
         | MonitorError::Bounds { .. }
         | MonitorError::TooManyDevices
         | MonitorError::DeviceCount
@@ -119,7 +123,6 @@ fn class(error: &MonitorError) -> RefusalClass {
         | MonitorError::Acpi(_)
         | MonitorError::Ram(_) => RefusalClass::Caller,
         MonitorError::State(_) | MonitorError::Kvm(_) => RefusalClass::HostUnfit,
-        MonitorError::StateFile(StateFileError::Io(_)) => RefusalClass::Corrupt,
         MonitorError::StateFile(_)
         | MonitorError::Device(_)
         | MonitorError::Disk(_)

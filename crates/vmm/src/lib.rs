@@ -9,6 +9,8 @@
 //!                                └── one epoll loop for control and devices
 //! ```
 
+#![forbid(unsafe_code)]
+
 pub mod acpi;
 pub mod boot;
 pub mod devices;

@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use forkd_memory::PAGE_SIZE;
 use forkd_memory::dump;
-use forkd_memory::extents::{Extent, data_extents, write_table};
+use forkd_memory::extents::{Extent, ExtentsError, data_extents, write_table};
 use forkd_protocol::control::{FdRole, LayerStats, Snapshotted};
 
 use crate::error::MonitorError;
 use crate::handed::Handed;
 use crate::machine::Machine;
 use crate::state::MachineState;
-use crate::statefile;
+use crate::statefile::{self, StateFileError};
 
 /// Where a snapshot goes. All of it is there before the machine is touched.
 #[derive(Debug)]
@@ -55,6 +55,9 @@ impl Machine {
         let was_running = self.is_running();
         let begun = Instant::now();
         self.pause()?;
+        if let Some(end) = self.vcpus.end() {
+            return Err(MonitorError::GuestEnded(end));
+        }
         let written = self.write_out(outputs);
         if was_running && (resume || written.is_err()) {
             self.resume()?;
@@ -70,7 +73,10 @@ impl Machine {
     fn write_out(&mut self, outputs: Outputs) -> Result<(LayerStats, Vec<LayerStats>), MonitorError> {
         let Outputs { state, memory, memory_extents, disks } = outputs;
         let mut out = BufWriter::new(state);
-        statefile::write(&self.save()?, &mut out)?;
+        statefile::write(&self.save()?, &mut out).map_err(|e| match e {
+            StateFileError::Io(e) => MonitorError::Write(e),
+            other => other.into(),
+        })?;
         out.flush().map_err(MonitorError::Write)?;
 
         let below = self.pages_below()?;
@@ -102,7 +108,10 @@ impl Machine {
 
 fn write_extents(extents: &[Extent], table: File) -> Result<LayerStats, MonitorError> {
     let mut out = BufWriter::new(table);
-    write_table(extents, &mut out)?;
+    write_table(extents, &mut out).map_err(|e| match e {
+        ExtentsError::Io(e) => MonitorError::Write(e),
+        other => other.into(),
+    })?;
     out.flush().map_err(MonitorError::Write)?;
     let pages: u64 = extents.iter().map(|e| e.pages).sum();
     Ok(LayerStats { extents: extents.len() as u64, bytes: pages * PAGE_SIZE })

@@ -49,6 +49,7 @@ struct Thread {
     commands: Sender<Command>,
     reports: Receiver<Report>,
     kicker: Kicker,
+    running: bool,
 }
 
 /// What all threads share.
@@ -64,7 +65,6 @@ struct Shared {
 pub struct Vcpus {
     threads: Vec<Thread>,
     shared: Arc<Shared>,
-    running: bool,
 }
 
 impl Vcpus {
@@ -86,9 +86,9 @@ impl Vcpus {
             let body = move || serve(vcpu, &*io, &shared, &inbox, &outbox);
             let builder = thread::Builder::new().name(format!("vcpu{index}")).stack_size(STACK_BYTES);
             builder.spawn(body).map_err(VcpuError::Spawn)?;
-            threads.push(Thread { commands, reports, kicker });
+            threads.push(Thread { commands, reports, kicker, running: false });
         }
-        Ok(Self { threads, shared, running: false })
+        Ok(Self { threads, shared })
     }
 
     /// Lets all vCPUs run.
@@ -96,31 +96,33 @@ impl Vcpus {
     /// # Errors
     /// A thread is gone.
     pub fn run(&mut self) -> Result<(), VcpuError> {
-        if self.running {
-            return Ok(());
-        }
         self.shared.pause.store(false, Ordering::SeqCst);
-        for (index, thread) in self.threads.iter().enumerate() {
+        for (index, thread) in self.threads.iter_mut().enumerate().filter(|(_, thread)| !thread.running) {
             thread.commands.send(Command::Run).map_err(|_| VcpuError::Gone(index))?;
+            thread.running = true;
         }
-        self.running = true;
         Ok(())
     }
 
     /// Makes all vCPUs stand still, between two instructions and with no I/O half done.
     ///
     /// # Errors
-    /// A vCPU does not come out of the guest.
+    /// A vCPU does not come out of the guest; the others are let run again.
     pub fn pause(&mut self) -> Result<(), VcpuError> {
-        if !self.running {
-            return Ok(());
-        }
         self.shared.pause.store(true, Ordering::SeqCst);
-        self.threads.iter().for_each(|thread| thread.kicker.kick());
-        for (index, thread) in self.threads.iter().enumerate() {
-            thread.reports.recv_timeout(PAUSE_PATIENCE).map_err(|e| lost(index, e))?;
+        self.threads.iter().filter(|thread| thread.running).for_each(|thread| thread.kicker.kick());
+        let stopped = self.wait_until_stopped();
+        if stopped.is_err() {
+            self.run()?;
         }
-        self.running = false;
+        stopped
+    }
+
+    fn wait_until_stopped(&mut self) -> Result<(), VcpuError> {
+        for (index, thread) in self.threads.iter_mut().enumerate().filter(|(_, thread)| thread.running) {
+            thread.reports.recv_timeout(PAUSE_PATIENCE).map_err(|e| lost(index, e))?;
+            thread.running = false;
+        }
         Ok(())
     }
 
@@ -177,10 +179,12 @@ fn serve(
 }
 
 fn run_until_paused(vcpu: &mut Vcpu, io: &impl IoHandler, shared: &Shared) {
-    // A kick that came between the flag and the clearing above was forgotten: the flag is looked at first.
+    // The flag is looked at after every kick was forgotten, and set before every kick: none is missed.
     while !shared.pause.load(Ordering::SeqCst) {
         match vcpu.run(io) {
-            Ok(Outcome::Handled | Outcome::Interrupted) => {}
+            Ok(Outcome::Handled) => {}
+            // The pause that the kick was for may have been given up.
+            Ok(Outcome::Interrupted) => vcpu.clear_kick(),
             Ok(Outcome::Ended(end)) => return report_end(shared, end),
             Err(error) => return report_end(shared, End::Fault(error.to_string())),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use forkd_protocol::guest::{
-    self, Eval, Exec, Executed, GUEST_VERSION, GuestRefusal, Health, Identity, Warm,
+    self, Eval, Exec, Executed, Freeze, GUEST_VERSION, GuestRefusal, Health, Identity, Warm,
 };
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::body::{Body, BodyError, Response, read_limited};
-use crate::agent::{Agent, FreezeError};
+use crate::agent::{Agent, FREEZE_BOUND, FreezeError};
 use crate::cgroup::Branch;
 use crate::identity::{self, IdentityError};
 use crate::interpreter::{EvalError, PythonStartError};
@@ -51,7 +51,7 @@ pub(super) async fn answer(agent: Rc<Agent>, verb: &str, request: Request<Incomi
         guest::PATH_WARM => warm(agent, request).await,
         guest::PATH_EVAL => eval(agent, request).await,
         guest::PATH_EXEC => exec(agent, request).await,
-        guest::PATH_FREEZE => freeze(agent).await,
+        guest::PATH_FREEZE => freeze(agent, request).await,
         guest::PATH_THAW => thaw(agent).await,
         guest::PATH_IDENTITY => identity(agent, request, arrived).await,
         _ => Err(Refused(StatusCode::NOT_FOUND, "unknown_verb", format!("this agent has no {verb}"))),
@@ -118,8 +118,10 @@ async fn exec(agent: Rc<Agent>, request: Request<Incoming>) -> Result<Response, 
     ))
 }
 
-async fn freeze(agent: Rc<Agent>) -> Result<Response, Refused> {
-    let frozen = to_the_end(async move { agent.freeze().await }).await??;
+async fn freeze(agent: Rc<Agent>, request: Request<Incoming>) -> Result<Response, Refused> {
+    let Freeze { timeout_ms } = read(request).await?;
+    let bound = timeout_ms.map_or(FREEZE_BOUND, Duration::from_millis);
+    let frozen = to_the_end(async move { agent.freeze(bound).await }).await??;
     Ok(Body::json(StatusCode::OK, &frozen))
 }
 
@@ -203,7 +205,7 @@ impl From<EvalError> for Refused {
 impl From<FreezeError> for Refused {
     fn from(error: FreezeError) -> Self {
         let (status, code) = match error {
-            FreezeError::DidNotFreeze => (StatusCode::CONFLICT, "guest_did_not_freeze"),
+            FreezeError::DidNotFreeze(_) => (StatusCode::CONFLICT, "guest_did_not_freeze"),
             FreezeError::Unsupported => (StatusCode::NOT_IMPLEMENTED, "freeze_unsupported"),
             FreezeError::Kernel(_) => (StatusCode::INTERNAL_SERVER_ERROR, "freeze_failed"),
         };

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "only tests call this")]
 
+use forkd_testkit::guard;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -43,9 +44,8 @@ impl Agent {
             let _ = std::fs::remove_dir(path);
             None
         });
-        if made.is_none() {
-            println!("SKIPPED: no cgroups (v2) to be made on this machine");
-        }
+        let found = made.as_ref().map(|_| ()).ok_or_else(|| "no cgroup (v2) can be made here".to_owned());
+        guard::met("cgroup", found);
         Some(Self::start(Some(made?)))
     }
 

@@ -173,9 +173,16 @@ impl Disk {
         extents
     }
 
-    /// Writes `piece` at `offset`, having copied up the blocks that it covers only in part.
+    /// Writes `piece` at `offset`. Where that fails, blocks that were absent are so again: bytes that no extent
+    /// names would spoil the layer that the top becomes.
     fn store(&mut self, offset: u64, piece: &[u8]) -> io::Result<()> {
         let end = offset + u64::try_from(piece.len()).unwrap_or(u64::MAX);
+        self.store_whole(offset, end, piece)
+            .inspect_err(|_| self.top.clear_absent(offset / BLOCK_SIZE..end.div_ceil(BLOCK_SIZE)))
+    }
+
+    /// Writes `piece` at `offset..end`, having copied up the blocks that it covers only in part.
+    fn store_whole(&mut self, offset: u64, end: u64, piece: &[u8]) -> io::Result<()> {
         if !offset.is_multiple_of(BLOCK_SIZE) {
             self.copy_up(offset / BLOCK_SIZE)?;
         }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use forkd_memory::extents::{Extent, ExtentsBuilder};
@@ -58,6 +59,14 @@ impl Top {
         }
         (first..first + count).for_each(|block| self.mark(block));
         Ok(())
+    }
+
+    /// Takes away what a failed write left in blocks that are absent. The host has just refused a write; where it
+    /// refuses this too, the store will notice the stray bytes.
+    pub(super) fn clear_absent(&mut self, blocks: Range<u64>) {
+        for block in blocks.filter(|block| !self.has(*block)) {
+            let _ = fallocate(&self.file, FallocateMode::PunchHole, true, block * BLOCK_SIZE, BLOCK_SIZE);
+        }
     }
 
     /// Number of present blocks.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forkd_protocol::guest::{Evaluated, Frozen, Health, PATH_FREEZE, PATH_HEALTH, PATH_WARM, Warm};
+use forkd_protocol::guest::{Evaluated, Freeze, Frozen, Health, PATH_FREEZE, PATH_HEALTH, PATH_WARM, Warm};
 use forkd_protocol::names::KernelName;
 use forkd_store::ImageRecord;
 use tracing::debug;
@@ -77,6 +77,7 @@ impl Parent {
         tell: &impl Fn(String),
     ) -> Result<Warmed, EngineError> {
         let health = self.up(shared).await?;
+        GuestError::check_version(health.protocol)?;
         let boot_ms = millis(self.started);
         tell(format!("up after {boot_ms} ms (agent {})", health.agent));
         let warm_ms = self.warm(plan, shared, tell).await?;
@@ -139,9 +140,11 @@ impl Parent {
     }
 
     async fn freeze(&self, shared: &Shared) -> Result<(), EngineError> {
-        let limits = Limits::small(shared.config.bounds.freeze);
-        let nothing = serde_json::Map::new();
-        let freezing = self.guest.post::<_, Frozen>(PATH_FREEZE, &nothing, limits);
+        let bound = shared.config.bounds.freeze;
+        let freeze = Freeze { timeout_ms: Some(u64::try_from(bound.as_millis()).unwrap_or(u64::MAX)) };
+        // The agent keeps the bound; one that does not is noticed a little later.
+        let limits = Limits::small(bound + shared.config.bounds.guest_grace);
+        let freezing = self.guest.post::<_, Frozen>(PATH_FREEZE, &freeze, limits);
         let frozen = self.unless_ended("it froze", freezing).await?.map_err(SnapshotError::NotFrozen)?;
         debug!(micros = frozen.micros, "frozen");
         // No connection of ours is part of the snapshot.
