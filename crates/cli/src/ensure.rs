@@ -1,19 +1,18 @@
-//! Where nobody names a controller and none runs, one is started: here where KVM is usable, else in the
-//! machine.
+//! Where nobody names a controller and none runs, one is started: here or in the machine, as `forkd doctor`
+//! says.
 
 use std::fs::OpenOptions;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use forkd_protocol::error::ErrorClass;
 use forkd_protocol::rest::Healthz;
-use forkd_store::make::cache_dir;
-use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
 use crate::context::{DEFAULT_LISTEN, DEFAULT_URL};
 use crate::error::CliError;
+use crate::host::{self, Report, Way};
 use crate::machine::{self, StartOptions};
 use crate::ui::Ui;
 use crate::upload::blocking;
@@ -31,15 +30,23 @@ pub(crate) async fn controller(ui: &Ui) -> Result<Client, CliError> {
     if answers(&client).await {
         return Ok(client);
     }
-    let probe = blocking(probe).await??;
-    if probe.is_usable() {
-        start_here(ui, &client).await?;
-        return Ok(client);
+    let report = blocking(host::look_again).await?;
+    match report.way {
+        Some(Way::Native) => {
+            start_here(ui, &client).await?;
+            return Ok(client);
+        }
+        Some(Way::Machine) => {}
+        None => return Err(unfit(&report)),
     }
-    ui.note(&format!("no usable KVM here ({}); using the machine (`forkd machine status`)", probe.detail));
+    ui.note(&format!("{}; using the machine (`forkd machine status`)", report.against_native()));
     let speaker = ui.clone();
     let endpoint = blocking(move || machine::start(&speaker, &StartOptions::from_env())).await??;
     Client::new(&endpoint.url)
+}
+
+fn unfit(report: &Report) -> CliError {
+    CliError::local(ErrorClass::HostUnfit, format!("forkd cannot run here: {}", report.failed()))
 }
 
 async fn answers(client: &Client) -> bool {
@@ -47,86 +54,6 @@ async fn answers(client: &Client) -> bool {
         tokio::time::timeout(ANSWER, client.get::<Healthz>("/healthz")).await,
         Ok(Ok(Healthz { ok: true }))
     )
-}
-
-/// What `forkd-vmm probe` found out about KVM.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Probe {
-    /// `usable`, `absent` or `unusable`.
-    pub(crate) kvm: String,
-    /// In words.
-    #[serde(default)]
-    pub(crate) detail: String,
-    /// What its small guest tried.
-    #[serde(default)]
-    pub(crate) items: Vec<ProbeItem>,
-}
-
-/// One thing that guests need.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ProbeItem {
-    /// Such as `64-bit mode`.
-    pub(crate) name: String,
-    /// Whether it worked.
-    pub(crate) ok: bool,
-}
-
-impl Probe {
-    /// Whether guests run here.
-    pub(crate) fn is_usable(&self) -> bool {
-        self.kvm == "usable"
-    }
-}
-
-/// A probe and what it holds for.
-#[derive(Debug, Serialize, Deserialize)]
-struct CachedProbe {
-    boot_id: String,
-    monitor: PathBuf,
-    probe: Probe,
-}
-
-/// Whether KVM is usable: asked once per boot and monitor, since the answer takes a small guest.
-pub(crate) fn probe() -> Result<Probe, CliError> {
-    let monitor = machine::programs::folder()?.join("forkd-vmm");
-    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let cache = cache_dir().join("kvm-probe.json");
-    if let Some(probe) = remembered(&cache, &boot_id, &monitor) {
-        return Ok(probe);
-    }
-    let probe = ask(&monitor)?;
-    // A cache that cannot be written costs a second next time.
-    let _ = remember(&cache, CachedProbe { boot_id, monitor, probe: probe.clone() });
-    Ok(probe)
-}
-
-/// Runs the small guest.
-pub(crate) fn ask(monitor: &Path) -> Result<Probe, CliError> {
-    let unfit = |what: String, e: crate::error::BoxError| {
-        CliError::caused(ErrorClass::HostUnfit, what, e)
-            .with_hint("forkd, forkd-vmm and forkd-agent lie in one folder; FORKD_LIBEXEC names another")
-    };
-    let output = Command::new(monitor)
-        .arg("probe")
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|e| unfit(format!("running {}", monitor.display()), e.into()))?;
-    serde_json::from_slice(&output.stdout)
-        .map_err(|e| unfit(format!("reading what {} probe says", monitor.display()), e.into()))
-}
-
-fn remembered(cache: &Path, boot_id: &str, monitor: &Path) -> Option<Probe> {
-    let cached: CachedProbe = serde_json::from_slice(&std::fs::read(cache).ok()?).ok()?;
-    (cached.boot_id == boot_id && !boot_id.is_empty() && cached.monitor == monitor).then_some(cached.probe)
-}
-
-fn remember(cache: &Path, probe: CachedProbe) -> std::io::Result<()> {
-    let folder = cache.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    let mut aside = tempfile::NamedTempFile::new_in(folder)?;
-    serde_json::to_writer(&mut aside, &probe)?;
-    aside.persist(cache)?;
-    Ok(())
 }
 
 /// Starts `forkd serve` so that it outlives this command, and waits until it answers.
@@ -177,39 +104,4 @@ fn not_started(why: &str, log: &Path) -> CliError {
     let said = if tail.is_empty() { String::new() } else { format!("; its last words: {tail}") };
     CliError::local(ErrorClass::Internal, format!("the controller was started, but {why}{said}"))
         .with_hint(format!("its log is {}", log.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LINE: &str = r#"{"kvm":"unusable","detail":"internal error","items":[{"name":"int3","ok":false}]}"#;
-
-    #[test]
-    fn a_probe_is_remembered_for_this_boot_and_this_monitor() {
-        let folder = tempfile::tempdir().unwrap();
-        let cache = folder.path().join("a/kvm-probe.json");
-        let probe: Probe = serde_json::from_str(LINE).unwrap();
-        let monitor = PathBuf::from("/x/forkd-vmm");
-        let cached = CachedProbe { boot_id: "boot".into(), monitor: monitor.clone(), probe: probe.clone() };
-        remember(&cache, cached).unwrap();
-        assert_eq!(remembered(&cache, "boot", &monitor), Some(probe));
-        assert_eq!(remembered(&cache, "later", &monitor), None);
-        assert_eq!(remembered(&cache, "boot", Path::new("/y")), None);
-        std::fs::write(&cache, "{").unwrap();
-        assert_eq!(remembered(&cache, "boot", &monitor), None);
-    }
-
-    #[test]
-    fn a_monitor_is_asked_and_one_that_is_missing_makes_the_host_unfit() {
-        use std::os::unix::fs::PermissionsExt;
-        let folder = tempfile::tempdir().unwrap();
-        let monitor = folder.path().join("forkd-vmm");
-        assert_eq!(ask(&monitor).unwrap_err().exit_code(), 6);
-        std::fs::write(&monitor, format!("#!/bin/sh\necho '{LINE}'\nexit 1\n")).unwrap();
-        std::fs::set_permissions(&monitor, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let probe = ask(&monitor).unwrap();
-        assert!(!probe.is_usable());
-        assert_eq!(probe.items[0].name, "int3");
-    }
 }

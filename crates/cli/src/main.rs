@@ -10,6 +10,7 @@ mod context;
 mod ensure;
 mod envelope;
 mod error;
+mod host;
 mod machine;
 mod parse;
 mod process;

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::ui::{self, Ui};
 use crate::upload::blocking;
-use crate::{artifacts, ensure};
+use crate::{artifacts, host};
 
 const COUNTS: [u32; 4] = [1, 10, 30, 100];
 const BARE_COUNTS: [u32; 3] = [1, 10, 30];
@@ -86,7 +86,7 @@ async fn prepare(client: &Client, ui: &Ui, tag: &str) -> Result<(SnapshotInfo, b
 }
 
 async fn bare(args: Args, context: &Context) -> Result<u8, CliError> {
-    let probe = blocking(ensure::probe).await??;
+    let probe = blocking(host::probe).await??;
     if !probe.is_usable() {
         // Where the controller runs, there is KVM; with it comes the kernel.
         let client = context.client().await?;

@@ -1,15 +1,11 @@
 //! `forkd doctor`.
 
-mod facts;
-mod report;
-
 use tokio::task::block_in_place;
 
 use crate::context::Context;
 use crate::error::CliError;
+use crate::host::{self, Report, Verdict};
 use crate::ui;
-use facts::Facts;
-use report::{Report, Verdict};
 
 /// Exit code where forkd cannot run here in any way.
 const EXIT_UNFIT: u8 = 6;
@@ -20,7 +16,7 @@ const EXIT_UNFIT: u8 = 6;
 pub(crate) struct Args {}
 
 pub(crate) async fn run(_args: Args, context: &Context) -> Result<u8, CliError> {
-    let report = Report::from(&block_in_place(Facts::gather));
+    let report = block_in_place(host::look);
     context.ui.show(&report, render);
     Ok(if report.way.is_some() { 0 } else { EXIT_UNFIT })
 }

@@ -4,11 +4,13 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use forkd_protocol::error::chain;
+
+use super::probe::Probe;
 use crate::commands::default_root;
-use crate::ensure::{self, Probe};
-use crate::machine::programs;
+use crate::error::CliError;
 use crate::machine::tools::{self, BUSYBOX, MKE2FS, MMDEBSTRAP, QEMU, SSH, SSH_KEYGEN, Tool};
-use crate::machine::{Dirs, available_mib, qemu_version, total_mib};
+use crate::machine::{Dirs, Record, available_mib, qemu_version, total_mib};
 
 const NFT: Tool = Tool { name: "nft", package: "nftables" };
 const IP: Tool = Tool { name: "ip", package: "iproute2" };
@@ -17,41 +19,43 @@ const DPKG_DEB: Tool = Tool { name: "dpkg-deb", package: "dpkg" };
 
 /// Everything that is looked at.
 #[derive(Debug, Clone)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     /// What the small guest found, or why it did not run.
-    pub(super) kvm: Result<Probe, String>,
+    pub(crate) kvm: Result<Probe, String>,
     /// Whether this is root.
-    pub(super) root: bool,
+    pub(crate) root: bool,
     /// The controllers of the cgroup v2 tree; `None` where it is not mounted.
-    pub(super) cgroup: Option<Vec<String>>,
+    pub(crate) cgroup: Option<Vec<String>>,
     /// Whether there is a tun device.
-    pub(super) tun: bool,
+    pub(crate) tun: bool,
     /// Room where images and snapshots go on this computer.
-    pub(super) store_bytes: Option<u64>,
+    pub(crate) store_bytes: Option<u64>,
     /// Room where the machine and its disks go.
-    pub(super) machine_bytes: Option<u64>,
+    pub(crate) machine_bytes: Option<u64>,
     /// Memory there is, and what is free of it.
-    pub(super) memory_mib: Option<(u64, u64)>,
+    pub(crate) memory_mib: Option<(u64, u64)>,
+    /// Whether the machine runs, and so has taken what it needs.
+    pub(crate) machine_runs: bool,
     /// The version of QEMU, where there is one.
-    pub(super) qemu: Option<String>,
+    pub(crate) qemu: Option<String>,
     /// Tools that are missing.
-    pub(super) missing: Vec<Missing>,
+    pub(crate) missing: Vec<Missing>,
 }
 
 /// A tool that is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Missing {
+pub(crate) struct Missing {
     /// Its name.
-    pub(super) tool: &'static str,
+    pub(crate) tool: &'static str,
     /// The Debian package that has it.
-    pub(super) package: &'static str,
+    pub(crate) package: &'static str,
     /// What it is for.
-    pub(super) job: Job,
+    pub(crate) job: Job,
 }
 
 /// What a tool is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Job {
+pub(crate) enum Job {
     /// Running the machine.
     Machine,
     /// Making images, kernels and the machine's disk.
@@ -61,12 +65,12 @@ pub(super) enum Job {
 }
 
 impl Facts {
-    /// Looks.
-    pub(super) fn gather() -> Self {
+    /// Looks; KVM has been tried.
+    pub(crate) fn gather(probe: Result<Probe, CliError>) -> Self {
         let dirs = Dirs::from_env();
         let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         Self {
-            kvm: kvm(),
+            kvm: probe.map_err(|e| chain(&e)),
             root: rustix::process::geteuid().is_root(),
             cgroup: fs::read_to_string("/sys/fs/cgroup/cgroup.controllers")
                 .ok()
@@ -75,19 +79,11 @@ impl Facts {
             store_bytes: free(&default_root()),
             machine_bytes: free(dirs.state()).into_iter().chain(free(dirs.cache())).min(),
             memory_mib: total_mib(&info).zip(available_mib(&info)),
+            machine_runs: Record::running(&dirs).is_ok_and(|record| record.is_some()),
             qemu: qemu_version().ok(),
             missing: missing(),
         }
     }
-}
-
-fn kvm() -> Result<Probe, String> {
-    let folder = programs::folder().map_err(|e| e.to_string())?;
-    let monitor = folder.join("forkd-vmm");
-    if !monitor.is_file() {
-        return Err(format!("forkd-vmm is not in {}", folder.display()));
-    }
-    ensure::ask(&monitor).map_err(|e| e.to_string())
 }
 
 fn missing() -> Vec<Missing> {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::facts::{Facts, Job, Missing};
-use crate::ensure::Probe;
+use super::probe::Probe;
 use crate::ui;
 
 const GIB: u64 = 1 << 30;
@@ -13,13 +13,13 @@ const LEAST_DISK: u64 = 3 * GIB;
 const GOOD_DISK: u64 = 15 * GIB;
 const LEAST_MEMORY_MIB: u64 = 2048;
 const GOOD_MEMORY_MIB: u64 = 4096;
-/// cgroup controllers that every sandbox gets.
-const CONTROLLERS: [&str; 4] = ["cpu", "io", "memory", "pids"];
+/// The cgroup controller that limits a sandbox's memory.
+const LIMITS: &str = "memory";
 
 /// Where sandboxes run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// On this computer.
     Native,
     /// In the emulated host.
@@ -29,7 +29,7 @@ pub(super) enum Way {
 /// What an item is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Verdict {
+pub(crate) enum Verdict {
     /// As it should be.
     Ok,
     /// Not as it should be; forkd runs all the same.
@@ -40,14 +40,17 @@ pub(super) enum Verdict {
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Item {
-    pub(super) name: &'static str,
-    pub(super) verdict: Verdict,
-    pub(super) found: String,
+pub(crate) struct Item {
+    pub(crate) name: &'static str,
+    pub(crate) verdict: Verdict,
+    pub(crate) found: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) cure: Option<String>,
+    pub(crate) cure: Option<String>,
     #[serde(skip)]
     needed: Needed,
+    /// Whether it failed, which is only a warning where forkd runs the other way.
+    #[serde(skip)]
+    failed: bool,
 }
 
 /// For what an item is needed.
@@ -60,16 +63,16 @@ enum Needed {
 
 /// Everything, and what follows from it.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Report {
+pub(crate) struct Report {
     /// How forkd runs here; `None`: it does not.
-    pub(super) way: Option<Way>,
-    pub(super) items: Vec<Item>,
-    pub(super) summary: String,
+    pub(crate) way: Option<Way>,
+    pub(crate) items: Vec<Item>,
+    pub(crate) summary: String,
 }
 
 impl Report {
     /// Judges.
-    pub(super) fn from(facts: &Facts) -> Self {
+    pub(crate) fn from(facts: &Facts) -> Self {
         let mut items = vec![
             kvm(&facts.kvm),
             root(facts.root),
@@ -77,7 +80,7 @@ impl Report {
             network(&facts.missing),
             tun(facts.tun),
             disk("disk for sandboxes", Needed::Native, facts.store_bytes),
-            memory(facts.memory_mib),
+            memory(facts.memory_mib, facts.machine_runs),
             qemu(facts.qemu.as_deref()),
             disk("disk for machine", Needed::Machine, facts.machine_bytes),
             tools("machine tools", Job::Machine, Needed::Machine, &facts.missing),
@@ -114,11 +117,26 @@ impl Report {
         };
         Self { way, items, summary: summary.to_owned() }
     }
+
+    /// Why forkd does not run natively here, in a line.
+    pub(crate) fn against_native(&self) -> String {
+        self.listed(|i| i.needed == Needed::Native && i.failed)
+    }
+
+    /// What has to be cured, in a line.
+    pub(crate) fn failed(&self) -> String {
+        self.listed(|i| i.verdict == Verdict::Fail)
+    }
+
+    fn listed(&self, wanted: impl Fn(&Item) -> bool) -> String {
+        let said = self.items.iter().filter(|i| wanted(i)).map(|i| format!("{}: {}", i.name, i.found));
+        said.collect::<Vec<_>>().join("; ")
+    }
 }
 
 fn item(name: &'static str, needed: Needed, verdict: Verdict, found: impl Into<String>, cure: &str) -> Item {
     let cure = (verdict != Verdict::Ok && !cure.is_empty()).then(|| cure.to_owned());
-    Item { name, verdict, found: found.into(), cure, needed }
+    Item { name, verdict, found: found.into(), cure, needed, failed: verdict == Verdict::Fail }
 }
 
 fn kvm(kvm: &Result<Probe, String>) -> Item {
@@ -157,29 +175,36 @@ fn root(root: bool) -> Item {
     item("root", Needed::Always, verdict, found, "run forkd as root: it makes namespaces, cgroups and disks")
 }
 
+/// Only a limit on memory takes it: sandboxes without one run anywhere.
 fn cgroup(controllers: Option<&[String]>) -> Item {
-    let judged = |verdict, found: String, cure: &str| item("cgroup v2", Needed::Native, verdict, found, cure);
-    let Some(controllers) = controllers else {
-        let cure =
-            "boot with systemd.unified_cgroup_hierarchy=1, or: mount -t cgroup2 cgroup2 /sys/fs/cgroup";
-        return judged(Verdict::Fail, "not mounted at /sys/fs/cgroup".to_owned(), cure);
-    };
-    let lacking: Vec<_> =
-        CONTROLLERS.iter().filter(|c| !controllers.iter().any(|has| has == *c)).copied().collect();
-    if lacking.is_empty() {
-        return judged(Verdict::Ok, format!("mounted, with {}", CONTROLLERS.join(", ")), "");
+    let judged = |verdict, found: &str, cure: &str| item("cgroup v2", Needed::Native, verdict, found, cure);
+    match controllers {
+        None => judged(
+            Verdict::Warn,
+            "not mounted at /sys/fs/cgroup: no memory limits",
+            "boot with systemd.unified_cgroup_hierarchy=1, or: mount -t cgroup2 cgroup2 /sys/fs/cgroup",
+        ),
+        Some(has) if has.iter().any(|controller| controller == LIMITS) => {
+            judged(Verdict::Ok, "mounted, with memory", "")
+        }
+        Some(_) => judged(
+            Verdict::Warn,
+            "mounted, without memory: no memory limits",
+            "boot without cgroup_disable=, and with cgroup_no_v1=all so that v1 does not hold it",
+        ),
     }
-    let cure = "boot without cgroup_disable=, and with cgroup_no_v1=all so that v1 does not hold them";
-    judged(Verdict::Fail, format!("mounted, without {}", lacking.join(", ")), cure)
 }
 
+/// What networks of sandboxes take; without them sandboxes run all the same.
 fn network(missing: &[Missing]) -> Item {
-    tools("nftables", Job::Network, Needed::Native, missing)
+    let found = tools("nftables", Job::Network, Needed::Native, missing);
+    let verdict = if found.verdict == Verdict::Fail { Verdict::Warn } else { found.verdict };
+    Item { verdict, failed: false, ..found }
 }
 
 fn tun(tun: bool) -> Item {
     let (verdict, found) =
-        if tun { (Verdict::Ok, "/dev/net/tun") } else { (Verdict::Fail, "no /dev/net/tun") };
+        if tun { (Verdict::Ok, "/dev/net/tun") } else { (Verdict::Warn, "no /dev/net/tun") };
     item("tun", Needed::Native, verdict, found, "modprobe tun")
 }
 
@@ -197,12 +222,13 @@ fn disk(name: &'static str, needed: Needed, free: Option<u64>) -> Item {
     item(name, needed, verdict, found, cure)
 }
 
-fn memory(memory: Option<(u64, u64)>) -> Item {
+/// Where the machine runs it has what it needs, and little else is left free.
+fn memory(memory: Option<(u64, u64)>, machine_runs: bool) -> Item {
     let (verdict, found) = match memory {
         None => (Verdict::Warn, "unknown".to_owned()),
         Some((total, available)) => {
             let verdict = match available {
-                a if a < LEAST_MEMORY_MIB => Verdict::Fail,
+                a if a < LEAST_MEMORY_MIB && !machine_runs => Verdict::Fail,
                 a if a < GOOD_MEMORY_MIB => Verdict::Warn,
                 _ => Verdict::Ok,
             };
@@ -259,6 +285,7 @@ mod tests {
             store_bytes: Some(100 * GIB),
             machine_bytes: Some(100 * GIB),
             memory_mib: Some((24_000, 20_000)),
+            machine_runs: false,
             qemu: Some("10.0.2".into()),
             missing: vec![],
         }
@@ -294,6 +321,18 @@ mod tests {
             for item in ["kvm", "cgroup v2", "tun", "nftables"] {
                 assert_eq!(verdict(&report, item), Verdict::Warn, "{item}");
             }
+            assert!(report.against_native().starts_with("kvm: "), "{}", report.against_native());
+            assert!(!report.against_native().contains("tun"));
+        }
+    }
+
+    #[test]
+    fn what_sandboxes_run_without_is_only_a_warning() {
+        let lean = missing("nft", "nftables", Job::Network);
+        let report = Report::from(&Facts { cgroup: None, tun: false, missing: vec![lean], ..good() });
+        assert_eq!(report.way, Some(Way::Native));
+        for item in ["cgroup v2", "tun", "nftables"] {
+            assert_eq!(verdict(&report, item), Verdict::Warn, "{item}");
         }
     }
 
@@ -307,15 +346,16 @@ mod tests {
             assert_eq!(verdict(&report, item), Verdict::Fail, "{item}");
             assert!(report.items.iter().find(|i| i.name == item).unwrap().cure.is_some(), "{item}");
         }
-        assert!(super::super::render(&report).contains("apt-get install --no-install-recommends mmdebstrap"));
+        assert!(report.failed().contains("missing: mmdebstrap"), "{}", report.failed());
     }
 
     #[test]
     fn room_is_judged_by_what_is_free() {
         let judged = |free| disk("disk", Needed::Native, Some(free)).verdict;
         assert_eq!((judged(GIB), judged(5 * GIB)), (Verdict::Fail, Verdict::Warn));
-        assert_eq!(memory(Some((64_000, 1000))).verdict, Verdict::Fail);
-        assert_eq!(memory(Some((4000, 3000))).verdict, Verdict::Warn);
+        assert_eq!(memory(Some((64_000, 1000)), false).verdict, Verdict::Fail);
+        assert_eq!(memory(Some((4000, 3000)), false).verdict, Verdict::Warn);
+        assert_eq!(memory(Some((8000, 1000)), true).verdict, Verdict::Warn, "the machine has the rest");
         assert_eq!(Report::from(&Facts { root: false, ..good() }).way, None);
         let full = Facts { store_bytes: Some(GIB), ..good() };
         assert_eq!(Report::from(&full).way, Some(Way::Machine), "the machine's disk may lie elsewhere");
@@ -326,9 +366,8 @@ mod tests {
     fn an_old_qemu_or_a_missing_controller_is_noticed() {
         assert_eq!(qemu(Some("7.2.19")).verdict, Verdict::Warn);
         assert_eq!(qemu(Some("11.0.0")).verdict, Verdict::Ok);
-        let some = ["cpu".to_owned(), "memory".to_owned()];
-        let judged = cgroup(Some(&some));
-        assert_eq!(judged.verdict, Verdict::Fail);
-        assert!(judged.found.contains("io, pids"));
+        let without = ["cpu".to_owned(), "pids".to_owned()];
+        assert_eq!(cgroup(Some(&without)).verdict, Verdict::Warn);
+        assert_eq!(cgroup(Some(&["memory".to_owned()])).verdict, Verdict::Ok);
     }
 }
