@@ -32,7 +32,7 @@ pub(crate) struct Spec {
     /// Working directory.
     pub(crate) cwd: Option<String>,
     /// User name.
-    pub(crate) user: Option<String>,
+    pub(crate) user: String,
     /// Kill the whole tree after this long.
     pub(crate) timeout: Option<Duration>,
     /// Whether standard input will be sent.
@@ -88,9 +88,8 @@ impl Process {
         if let Some(timeout) = spec.timeout {
             request = request.header("connect-timeout-ms", timeout.as_millis().to_string());
         }
-        if let Some(user) = &spec.user {
-            request = request.header("x-agent-authorization", basic(user));
-        }
+        // Said always: where nobody says it, the agent's process API has the default user of E2B's clients.
+        request = request.header("x-agent-authorization", basic(&spec.user));
         let body = envelope::encode(start.to_string().as_bytes());
         let answer = client.send(request.body(client::full(body))).await?;
         Ok(Self {

@@ -23,7 +23,8 @@ const INPUT_WHOLE: u64 = 8 << 20;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  forkd exec sb-6a2f-0001 -- sh -c 'ls -l /; exit 3'\n  tar c . | forkd exec sb-6a2f-0001 -- tar x -C /srv\n\n\
-                  Standard input is passed on where it is not a terminal. The exit code is the command's."
+                  Standard input is passed on where it is not a terminal; with --json it is read to its end first.\n\
+                  The exit code is the command's."
 )]
 pub(crate) struct Args {
     /// Sandbox
@@ -48,11 +49,17 @@ pub(crate) struct How {
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
     /// User
-    #[arg(long, value_name = "NAME")]
-    user: Option<String>,
+    #[arg(long, value_name = "NAME", default_value = "root")]
+    user: String,
     /// Program and arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
+}
+
+impl How {
+    fn passes_stdin(&self) -> bool {
+        self.interactive || !std::io::stdin().is_terminal()
+    }
 }
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
@@ -97,13 +104,13 @@ async fn streamed(client: &Client, ui: &Ui, id: &SandboxId, how: How) -> Result<
 
 /// With `--json` the command runs to its end first, and the API's own answer is printed.
 async fn whole(client: &Client, ui: &Ui, id: &SandboxId, how: How) -> Result<u8, CliError> {
-    let stdin_base64 = if how.interactive { Some(read_stdin().await?) } else { None };
+    let stdin_base64 = if how.passes_stdin() { Some(read_stdin().await?) } else { None };
     let request = ExecRequest {
         args: how.command,
         timeout_secs: how.timeout.unwrap_or(0),
         env: how.env.into_iter().map(KeyValue::into_pair).collect(),
         cwd: how.cwd,
-        user: how.user,
+        user: Some(how.user),
         stdin_base64,
     };
     let answer: ExecResponse = client.post(&format!("/v1/sandboxes/{id}/exec"), &request).await?;
@@ -125,12 +132,12 @@ async fn read_stdin() -> Result<String, CliError> {
 
 fn spec(how: How) -> Spec {
     Spec {
+        stdin: how.passes_stdin(),
         args: how.command,
         env: how.env.into_iter().map(KeyValue::into_pair).collect(),
         cwd: how.cwd,
         user: how.user,
         timeout: how.timeout.map(Duration::from_secs),
-        stdin: how.interactive || !std::io::stdin().is_terminal(),
     }
 }
 
