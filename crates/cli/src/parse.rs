@@ -1,6 +1,6 @@
 //! Arguments that are more than one word: read once, here.
 
-use forkd_protocol::names::{ImageName, Tag};
+use forkd_protocol::names::Tag;
 
 /// `KEY=VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,11 +36,13 @@ pub(crate) fn percent(text: &str) -> String {
     text.bytes().map(|b| if keep(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
-/// The tag under which `forkd run` keeps the unwarmed snapshot of an image.
-pub(crate) fn image_tag(image: &ImageName) -> Result<Tag, forkd_protocol::names::NameError> {
-    // Dots are not for tags; the prefix and 60 characters of the name fit.
-    let name: String = image.as_str().chars().take(60).map(|c| if c == '.' { '_' } else { c }).collect();
-    format!("img-{name}").parse()
+/// The tag under which `forkd run` keeps the unwarmed snapshot of an image of this content. Nobody arrives at it
+/// by chance, and no two images share one.
+pub(crate) fn image_tag(image: &str, content: &str) -> Result<Tag, forkd_protocol::names::NameError> {
+    // Dots are not for tags; prefix, 40 characters of the name and 16 of the hash fit.
+    let name: String = image.chars().take(40).map(|c| if c == '.' { '_' } else { c }).collect();
+    let hash = blake3::hash(format!("{image}\n{content}").as_bytes()).to_hex();
+    format!("img-{name}-{}", &hash[..16]).parse()
 }
 
 #[cfg(test)]
@@ -63,8 +65,13 @@ mod tests {
     }
 
     #[test]
-    fn every_image_name_has_a_tag() {
-        assert_eq!(image_tag(&"py3.11".parse().unwrap()).unwrap().as_str(), "img-py3_11");
-        assert!(image_tag(&"x".repeat(64).parse().unwrap()).is_ok());
+    fn every_image_has_a_tag_of_its_own() {
+        let tag = |image: &str, content: &str| image_tag(image, content).unwrap().to_string();
+        assert!(tag("py3.11", "h").starts_with("img-py3_11-"));
+        assert_eq!(tag("a.b", "h"), tag("a.b", "h"));
+        assert_ne!(tag("a.b", "h"), tag("a_b", "h"));
+        assert_ne!(tag("a.b", "h"), tag("a.b", "i"));
+        let long = "x".repeat(64);
+        assert_ne!(tag(&long, "h"), tag(&long[..63], "h"));
     }
 }

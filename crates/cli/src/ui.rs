@@ -1,11 +1,11 @@
 //! The only place that prints. Results go to standard output, everything else to standard error: bars and
 //! spinners on a terminal, plain lines otherwise.
 
-use std::error::Error as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use comfy_table::{ContentArrangement, Table, presets};
+use forkd_protocol::error::chain;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -234,16 +234,7 @@ fn render_error(e: &CliError) -> String {
 
 /// A failure with its causes and what to do, as text.
 pub(crate) fn in_words(e: &CliError) -> String {
-    let mut text = e.to_string();
-    let mut cause = e.source();
-    while let Some(c) = cause {
-        let said = c.to_string();
-        if !text.ends_with(&said) {
-            text.push_str(": ");
-            text.push_str(&said);
-        }
-        cause = c.source();
-    }
+    let mut text = chain(e);
     if let CliError::Api { body, .. } = e {
         for failure in &body.failures {
             text.push_str("\n  ");

@@ -53,6 +53,8 @@ impl Controller {
             .route("/v1/snapshots/{tag}", delete(remove))
             .route("/v1/images", get(|| async { axum::Json(json!([image()])) }))
             .route("/v1/images/py", get(|| async { axum::Json(image()) }))
+            .route("/v1/images/{name}", delete(remove))
+            .route("/v1/kernels/{name}", delete(remove))
             .route(
                 "/v1/kernels",
                 get(|| async { axum::Json(json!([{"name":"k","created_at_unix":1,"hash":"h"}])) }),
@@ -120,8 +122,10 @@ async fn eval(axum::Json(request): axum::Json<Value>) -> impl IntoResponse {
 
 async fn exec(axum::Json(request): axum::Json<Value>) -> impl IntoResponse {
     let stdout = request["args"].as_array().unwrap().len().to_string();
+    let said = |key: &str| request[key].as_str().unwrap_or_default().to_owned();
+    let stderr = format!("{} {}", said("user"), said("stdin_base64"));
     axum::Json(
-        json!({ "stdout": stdout, "stderr": "", "exit_code": 4, "truncated": false, "timed_out": false }),
+        json!({ "stdout": stdout, "stderr": stderr, "exit_code": 4, "truncated": false, "timed_out": false }),
     )
 }
 
@@ -143,14 +147,26 @@ fn made(tag: &str, created_at_unix: u64) -> Value {
     })
 }
 
-/// The unwarmed one is older than the image, as after a rebuild.
+/// The tag that `forkd run` gives the snapshot of an image of this content.
+fn run_tag(content: &str) -> String {
+    format!("img-py-{}", &blake3::hash(format!("py\n{content}").as_bytes()).to_hex()[..16])
+}
+
+/// One of what the image was before a rebuild, and one that somebody made under a similar tag.
 async fn snapshots() -> impl IntoResponse {
-    axum::Json(json!([made("base", 6), made("code-interpreter-v1", 6), made("img-py", 4)]))
+    let (mut old, mut own) = (made(&run_tag("before"), 4), made("img-py-0123456789abcdef", 4));
+    old["image_hash"] = json!("before");
+    own["image_hash"] = json!("before");
+    axum::Json(json!([made("base", 6), made("code-interpreter-v1", 6), made("img-py", 4), own, old]))
 }
 
 async fn remove(State(seen): State<Shared>, Path(tag): Path<String>) -> impl IntoResponse {
+    if tag.starts_with("nope") {
+        let body = json!({ "error": format!("there is no {tag:?}"), "code": "not_found" });
+        return (StatusCode::NOT_FOUND, axum::Json(body)).into_response();
+    }
     seen.killed.lock().unwrap().push(tag);
-    StatusCode::NO_CONTENT
+    StatusCode::NO_CONTENT.into_response()
 }
 
 async fn snapshot(headers: HeaderMap, axum::Json(request): axum::Json<Value>) -> impl IntoResponse {
@@ -279,7 +295,7 @@ fn text(bytes: &[u8]) -> String {
 fn streams_stay_apart_and_exact_and_the_exit_code_is_the_commands() {
     let controller = Controller::start();
     let out = controller
-        .run(&["exec", "sb-1", "--env", "A=b", "--user", "root", "--cwd", "/srv", "--", "mixed", "-x"]);
+        .run(&["exec", "sb-1", "--env", "A=b", "--user", "ann", "--cwd", "/srv", "--", "mixed", "-x"]);
     assert_eq!(out.status.code(), Some(3));
     assert_eq!(out.stdout, (0..=255).collect::<Vec<u8>>());
     assert_eq!(out.stderr, b"err\xff");
@@ -287,8 +303,42 @@ fn streams_stay_apart_and_exact_and_the_exit_code_is_the_commands() {
     let process = json!({ "cmd": "mixed", "args": ["-x"], "envs": { "A": "b" }, "cwd": "/srv" });
     assert_eq!(request["process"], process);
     assert_eq!(headers["x-forkd-tie"], "1");
-    assert_eq!(headers["x-agent-authorization"], "Basic cm9vdDo=");
+    assert_eq!(headers["x-agent-authorization"], format!("Basic {}", STANDARD.encode("ann:")));
     assert!(!headers.contains_key("connect-timeout-ms"));
+}
+
+#[test]
+fn both_forms_of_exec_run_as_root_and_pass_standard_input_on() {
+    let controller = Controller::start();
+    assert_eq!(controller.run(&["exec", "sb-1", "--", "mixed"]).status.code(), Some(3));
+    let (request, headers) = controller.seen.started.lock().unwrap().remove(0);
+    assert_eq!(request["stdin"], true);
+    assert_eq!(headers["x-agent-authorization"], format!("Basic {}", STANDARD.encode("root:")));
+
+    let mut child = controller
+        .command(&["--json", "exec", "sb-1", "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"typed").unwrap();
+    let out = child.wait_with_output().unwrap();
+    let answer: Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(answer["stderr"], format!("root {}", STANDARD.encode("typed")));
+}
+
+#[test]
+fn one_that_cannot_be_removed_does_not_keep_the_others() {
+    let controller = Controller::start();
+    for removal in [&["rmi"][..], &["image", "rm"], &["kernel", "rm"]] {
+        let out = controller.run(&[removal, &["a", "nope", "b", "nope2"]].concat());
+        assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
+        assert_eq!(text(&out.stdout), "a\nb\n");
+        for name in ["nope", "nope2"] {
+            assert!(text(&out.stderr).contains(&format!("there is no {name:?}")), "{}", text(&out.stderr));
+        }
+        assert_eq!(std::mem::take(&mut *controller.seen.killed.lock().unwrap()), ["a", "b"]);
+    }
 }
 
 #[test]
@@ -388,12 +438,12 @@ fn a_fork_in_the_foreground_ends_its_children_with_itself() {
 }
 
 #[test]
-fn running_makes_the_snapshot_anew_where_the_image_was_and_ends_its_child() {
+fn running_makes_a_snapshot_of_the_image_as_it_is_removes_only_its_own_old_one_and_ends_its_child() {
     let controller = Controller::start();
     let out = controller.run(&["run", "--image", "py", "--", "mixed"]);
     assert_eq!(out.status.code(), Some(3), "{}", text(&out.stderr));
     assert_eq!(out.stdout.len(), 256);
-    assert_eq!(*controller.seen.killed.lock().unwrap(), ["img-py", "sb-1"]);
+    assert_eq!(*controller.seen.killed.lock().unwrap(), [run_tag("before"), "sb-1".to_owned()]);
 }
 
 #[test]

@@ -156,6 +156,9 @@ pub struct SnapshotInfo {
     pub warning: Option<String>,
     /// Image it was booted from.
     pub image: String,
+    /// What the content of that image hashes to; an image of this name may be another one by now.
+    #[serde(default)]
+    pub image_hash: String,
     /// Kernel it runs.
     pub kernel: String,
     /// vCPUs of its guests.

@@ -65,6 +65,7 @@ impl Store {
             pause_ms: manifest.pause_ms,
             warning: None,
             image: manifest.image.name.clone(),
+            image_hash: manifest.image.hash.clone(),
             kernel: manifest.kernel.clone(),
             vcpus: manifest.vcpus,
             memory_mib: manifest.memory_mib,

@@ -6,6 +6,7 @@ use forkd_protocol::names::ImageName;
 use forkd_protocol::rest::ImageInfo;
 use forkd_store::make::{DebianImage, cache_dir};
 
+use super::removal;
 use crate::artifacts;
 use crate::context::Context;
 use crate::error::CliError;
@@ -98,10 +99,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
         }
         Verb::Rm(remove) => {
             let client = context.client().await?;
-            for name in &remove.names {
-                client.delete(&format!("/v1/images/{name}")).await?;
-            }
-            context.ui.show(&remove.names, |names| names.iter().map(|n| format!("{n}\n")).collect());
+            return removal::remove(&client, &context.ui, "/v1/images", &remove.names).await;
         }
     }
     Ok(0)

@@ -6,6 +6,7 @@ use forkd_protocol::names::KernelName;
 use forkd_protocol::rest::KernelInfo;
 use forkd_store::make::KernelSource;
 
+use super::removal;
 use crate::artifacts;
 use crate::context::Context;
 use crate::error::CliError;
@@ -70,10 +71,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
             context.ui.show(&kernels, |all| render(all, ui::now_unix()));
         }
         Verb::Rm(remove) => {
-            for name in &remove.names {
-                client.delete(&format!("/v1/kernels/{name}")).await?;
-            }
-            context.ui.show(&remove.names, |names| names.iter().map(|n| format!("{n}\n")).collect());
+            return removal::remove(&client, &context.ui, "/v1/kernels", &remove.names).await;
         }
     }
     Ok(0)

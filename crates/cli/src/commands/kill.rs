@@ -5,6 +5,7 @@ use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::SandboxInfo;
 use futures::StreamExt;
 
+use super::removal;
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::CliError;
@@ -28,13 +29,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
     let client = context.client().await?;
     let ids = if args.all { every(&client).await? } else { args.ids };
     let (killed, failed) = kill(&client, ids).await;
-    context.ui.show(&killed, |ids| ids.iter().map(|id| format!("{id}\n")).collect());
-    let mut failed = failed.into_iter();
-    let first = failed.next();
-    for e in failed {
-        context.ui.error(&e);
-    }
-    first.map_or(Ok(0), Err)
+    removal::report(&context.ui, &killed, failed)
 }
 
 async fn every(client: &Client) -> Result<Vec<SandboxId>, CliError> {

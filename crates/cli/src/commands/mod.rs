@@ -15,6 +15,7 @@ mod ls;
 mod machine;
 mod ping;
 mod quickstart;
+mod removal;
 mod rmi;
 mod run;
 mod serve;

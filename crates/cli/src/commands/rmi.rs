@@ -2,6 +2,7 @@
 
 use forkd_protocol::names::Tag;
 
+use super::removal;
 use crate::context::Context;
 use crate::error::CliError;
 
@@ -16,9 +17,5 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
     let client = context.client().await?;
-    for tag in &args.tags {
-        client.delete(&format!("/v1/snapshots/{tag}")).await?;
-    }
-    context.ui.show(&args.tags, |tags| tags.iter().map(|t| format!("{t}\n")).collect());
-    Ok(0)
+    removal::remove(&client, &context.ui, "/v1/snapshots", &args.tags).await
 }

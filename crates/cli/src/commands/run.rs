@@ -1,5 +1,6 @@
 //! `forkd run`: a command in a fresh sandbox of an image.
 
+use forkd_protocol::error::ErrorClass;
 use forkd_protocol::names::{ImageName, SandboxId};
 use forkd_protocol::rest::{ImageInfo, SnapshotInfo};
 
@@ -15,7 +16,7 @@ use crate::ui::Ui;
 /// Run a command in a fresh sandbox of an image.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  forkd run --image py -- python3 -c 'print(6*7)'\n\n\
-                  The first run boots the image and keeps it as the snapshot img-NAME; later ones fork from that.")]
+                  The first run boots the image and keeps it as the snapshot img-NAME-HASH; later ones fork from that.")]
 pub(crate) struct Args {
     /// Image
     #[arg(long)]
@@ -37,7 +38,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
 async fn in_a_child(client: &Client, ui: &Ui, tag: &str, how: How) -> Result<u8, CliError> {
     let children = fork::create(client, &fork::plainly(tag, 1)).await?;
     let Some(child) = children.first() else {
-        return Err(CliError::local(forkd_protocol::error::ErrorClass::Internal, "no child came back"));
+        return Err(CliError::local(ErrorClass::Internal, "no child came back"));
     };
     let id: SandboxId = child.id.parse()?;
     let outcome = tokio::select! {
@@ -49,21 +50,39 @@ async fn in_a_child(client: &Client, ui: &Ui, tag: &str, how: How) -> Result<u8,
     ended.map(|()| code)
 }
 
-/// The tag of the unwarmed snapshot of an image, made anew where the image was replaced since.
+/// The tag of the unwarmed snapshot of an image as it is now; made where it is missing, and then those that
+/// earlier runs made of what the image was before are removed.
 async fn ensure_snapshot(client: &Client, ui: &Ui, image: &ImageName) -> Result<String, CliError> {
-    let tag = parse::image_tag(image)?.to_string();
     let info: ImageInfo = client.get(&format!("/v1/images/{image}")).await?;
+    let tag = parse::image_tag(&info.name, &info.hash)?.to_string();
     let snapshots: Vec<SnapshotInfo> = client.get("/v1/snapshots").await?;
-    match snapshots.iter().find(|s| s.tag == tag) {
-        Some(s) if is_of(s, &info) => return Ok(tag),
-        Some(_) => client.delete(&format!("/v1/snapshots/{tag}")).await?,
-        None => {}
+    if let Some(found) = snapshots.iter().find(|s| s.tag == tag) {
+        return if is_of(found, &info) { Ok(tag) } else { Err(in_the_way(&tag, image)) };
     }
     artifacts::ensure_kernel(client, ui).await?;
     snapshot::create(client, ui, &snapshot::plainly(&tag, image.as_str(), None)).await?;
+    for old in snapshots.iter().filter(|s| is_ours(s) && s.image == info.name) {
+        if let Err(e) = client.delete(&format!("/v1/snapshots/{}", old.tag)).await {
+            ui.note(&format!(
+                "the snapshot {} of what {image} was before could not be removed: {e}",
+                old.tag
+            ));
+        }
+    }
     Ok(tag)
 }
 
 fn is_of(snapshot: &SnapshotInfo, image: &ImageInfo) -> bool {
-    snapshot.image == image.name && snapshot.bootable && snapshot.created_at_unix >= image.created_at_unix
+    snapshot.image == image.name && snapshot.image_hash == image.hash && snapshot.bootable
+}
+
+/// Whether a run made it: only then its tag follows from the image that it was booted from.
+fn is_ours(snapshot: &SnapshotInfo) -> bool {
+    parse::image_tag(&snapshot.image, &snapshot.image_hash).is_ok_and(|tag| tag.as_str() == snapshot.tag)
+}
+
+fn in_the_way(tag: &str, image: &ImageName) -> CliError {
+    let message = format!("the snapshot {tag} is in the way: it is not one of the image {image}");
+    CliError::local(ErrorClass::Conflict, message)
+        .with_hint(format!("where nobody needs it: `forkd rmi {tag}`, then run again"))
 }

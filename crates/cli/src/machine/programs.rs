@@ -85,7 +85,7 @@ mod tests {
         let after = Programs::in_folder(dir.path()).unwrap();
         assert_eq!(after.changed_since(&before.hashes), ["forkd-vmm"]);
         assert_eq!(after.changed_since(&BTreeMap::new()).len(), 3);
-        assert_eq!(after.bytes(&["forkd", "forkd-vmm"]), 11);
+        assert_eq!(after.bytes(&["forkd", "forkd-vmm"]), 10);
         fs::remove_file(dir.path().join("forkd-agent")).unwrap();
         let missing = Programs::in_folder(dir.path());
         assert!(matches!(missing, Err(MachineError::ProgramMissing { name: "forkd-agent", .. })));

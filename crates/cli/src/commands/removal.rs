@@ -1,0 +1,41 @@
+//! Removing several things by name: one that cannot be removed does not keep the others.
+
+use std::fmt::Display;
+
+use serde::Serialize;
+
+use crate::client::Client;
+use crate::error::CliError;
+use crate::ui::Ui;
+
+/// Removes each of `names` below `folder` of the API, in their order.
+pub(super) async fn remove<N: Display>(
+    client: &Client,
+    ui: &Ui,
+    folder: &str,
+    names: &[N],
+) -> Result<u8, CliError> {
+    let (mut removed, mut failed) = (Vec::new(), Vec::new());
+    for name in names {
+        match client.delete(&format!("{folder}/{name}")).await {
+            Ok(()) => removed.push(name.to_string()),
+            Err(e) => failed.push(e),
+        }
+    }
+    report(ui, &removed, failed)
+}
+
+/// Prints what is gone and each failure; ends as the first failure says.
+pub(super) fn report<N: Display + Serialize>(
+    ui: &Ui,
+    removed: &[N],
+    failed: Vec<CliError>,
+) -> Result<u8, CliError> {
+    ui.show(&removed, |names| names.iter().map(|name| format!("{name}\n")).collect());
+    let mut failed = failed.into_iter();
+    let first = failed.next();
+    for e in failed {
+        ui.error(&e);
+    }
+    first.map_or(Ok(0), Err)
+}
