@@ -5,6 +5,7 @@
 //! * [`rest`]: clients to controller, JSON over HTTP;
 //! * [`error`]: what kind of failure an error is;
 //! * [`names`]: the names people give things, checked once, here.
+#![forbid(unsafe_code)]
 
 pub mod control;
 pub mod error;
