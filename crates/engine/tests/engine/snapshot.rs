@@ -63,6 +63,7 @@ async fn whatever_fails_leaves_nothing_and_the_tag_is_free() {
         ("die", "internal", "dying of a mood"),
         ("unbuildable", "bad_request", "the ramdisk does not fit"),
         ("full", "no_space", "no space left"),
+        ("other-agent", "version_mismatch", "make the snapshot again"),
         ("other-version", "version_mismatch", "install both from one release"),
         ("no-freeze", "guest_did_not_freeze", "still running"),
         ("refuse-snapshot", "host_unfit", "cannot be written"),
