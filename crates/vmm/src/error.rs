@@ -1,13 +1,12 @@
 //! What can go wrong in a monitor, and how it is told to the engine.
 
-use std::error::Error;
-
 use forkd_devices::bus::BusError;
 use forkd_devices::virtio::DeviceRestoreError;
 use forkd_kvm::{End, KvmError, StateError};
 use forkd_memory::extents::ExtentsError;
 use forkd_memory::map::MapError;
 use forkd_protocol::control::{Refusal, RefusalClass};
+use forkd_protocol::error::chain;
 
 use crate::acpi::AcpiError;
 use crate::boot::BootError;
@@ -97,17 +96,7 @@ pub enum MonitorError {
 
 /// The refusal that tells the engine of `error`: its class, and the whole chain of causes as one sentence.
 pub fn refusal(error: &MonitorError) -> Refusal {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let text = inner.to_string();
-        if !message.ends_with(&text) {
-            message.push_str(": ");
-            message.push_str(&text);
-        }
-        cause = inner.source();
-    }
-    Refusal { class: class(error), message }
+    Refusal { class: class(error), message: chain(error) }
 }
 
 fn class(error: &MonitorError) -> RefusalClass {

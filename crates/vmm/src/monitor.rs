@@ -15,15 +15,13 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use forkd_kvm::End;
-use forkd_protocol::control::{Connection, Exit, Phase, Reply, Request, Status};
+use forkd_protocol::control::{CONTROL_VERSION, Connection, Exit, Phase, Reply, Request, Status};
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use crate::error::{MonitorError, refusal};
 use crate::handed::Handed;
 use crate::machine::{Host, Machine};
 
-/// Version of the control protocol this monitor speaks.
-const CONTROL_VERSION: u32 = 1;
 /// Connections at once: the engine needs one, and one more while it is replaced.
 const MAX_CONNECTIONS: usize = 4;
 /// A peer that stops in the middle of a frame holds the loop up no longer than this.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use forkd_protocol::error::chain;
 use forkd_protocol::guest::{
     self, Eval, Exec, Executed, Freeze, GUEST_VERSION, GuestRefusal, Health, Identity, Warm,
 };
@@ -149,17 +150,6 @@ async fn to_the_end<T: 'static>(work: impl Future<Output = T> + 'static) -> Resu
 
 fn limit(timeout_ms: u64) -> Option<Duration> {
     (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms))
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 impl From<BodyError> for Refused {
