@@ -114,9 +114,9 @@ mod tests {
         let single = |first_page| Extent { first_page, pages: 1 };
         assert_eq!(pagemap().changed(&ram).unwrap(), [single(1), single(5), single(far + 2)]);
 
-        let host = ram.find_region(GuestAddress(0)).unwrap().as_ptr();
+        let host = ram.find_region(GuestAddress(0)).unwrap().as_ptr() as u64 + PAGE_SIZE;
         // SAFETY: the page lies in the mapping of `ram`, to which no reference exists.
-        let returned = unsafe { libc::madvise(host.add(4096).cast(), 4096, libc::MADV_DONTNEED) };
+        let returned = unsafe { libc::madvise(host as *mut libc::c_void, 4096, libc::MADV_DONTNEED) };
         assert_eq!(returned, 0);
         assert_eq!(pagemap().changed(&ram).unwrap(), [single(5), single(far + 2)]);
         assert_eq!(ram.read_obj::<u8>(GuestAddress(PAGE_SIZE)).unwrap(), 3);
