@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::support::{Children, IMAGE, Snapshot, bare, delete, forkd, get, numpy, post, raw, send, together};
+use crate::support::{Children, IMAGE, bare, delete, forkd, get, numpy, post, raw, send, together};
 
 fn keys(object: &Value) -> BTreeSet<&str> {
     object.as_object().unwrap_or_else(|| panic!("no object: {object}")).keys().map(String::as_str).collect()
@@ -96,21 +96,6 @@ fn refusals_are_json_that_says_why() {
         assert!(answer.head.to_ascii_lowercase().contains("content-type: application/json"), "{answer:?}");
         assert!(answer.json()["error"].as_str().is_some_and(|text| !text.is_empty()), "{answer:?}");
     }
-}
-
-#[test]
-fn a_snapshot_can_be_asked_for_in_the_published_words() {
-    let _world = together();
-    let snapshot = Snapshot::named("e2e-published");
-    let kernels = get("/v1/kernels").json();
-    let request = json!({ "tag": snapshot.tag, "kernel": kernels[0]["name"], "rootfs": IMAGE, "rw": false, "boot_wait_secs": 10 });
-    let made = post("/v1/snapshots", request).with_status(201).json();
-    assert_eq!(
-        (&made["tag"], &made["status"], &made["bootable"]),
-        (&json!(snapshot.tag), &json!("ready"), &json!(true))
-    );
-    delete(&snapshot.path()).with_status(204);
-    delete(&snapshot.path()).with_status(404);
 }
 
 #[test]

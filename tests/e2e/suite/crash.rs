@@ -3,7 +3,7 @@
 use forkd_protocol::rest::{SandboxInfo, SnapshotInfo};
 
 use crate::support::{
-    Children, IMAGE, Snapshot, alone, controller_pid, each, eventually, forkd, get, host_sh, numpy,
+    Children, IMAGE, MONITORS, Snapshot, alone, controller_pid, each, eventually, forkd, get, host_sh, numpy,
     store_root,
 };
 
@@ -34,8 +34,8 @@ fn a_new_controller_finds_what_runs_and_removes_what_died() {
     }
     assert!(listed.iter().all(|s| s.id != dead[0].id || s.state == "ended"), "{listed:?}");
     assert_eq!(host_sh(&format!("ls {}/run/{} 2>/dev/null || true", store_root(), dead[0].id)), "");
-    forkd(&["kill", &alive[0].id]).ok();
-    assert_eq!(host_sh(&format!("ls -d /proc/{} 2>/dev/null || true", alive[0].info.pid.unwrap())), "");
+    forkd(&["kill", "--all"]).ok();
+    assert_eq!(host_sh(MONITORS), "0");
     assert_eq!(Children::fork(numpy(), 1)[0].value("6 * 7"), 42);
 }
 
@@ -43,15 +43,11 @@ fn a_new_controller_finds_what_runs_and_removes_what_died() {
 fn a_snapshot_that_was_cut_off_leaves_nothing() {
     let _world = alone();
     let snapshot = Snapshot::named("e2e-cut-off");
-    let files = || {
-        host_sh(&format!("cd {}; ls run staging snapshots layers; pgrep -c forkd-vmm || true", store_root()))
-    };
+    let files = || host_sh(&format!("cd {}; ls run staging snapshots layers; {MONITORS}", store_root()));
     let before = files();
     std::thread::scope(|scope| {
         let making = scope.spawn(|| forkd(&["snapshot", "--image", IMAGE, "--tag", &snapshot.tag]));
-        eventually("its parent runs", || {
-            (files() != before && host_sh("pgrep -c forkd-vmm || true") == "1").then_some(())
-        });
+        eventually("its parent runs", || (files() != before && host_sh(MONITORS) == "1").then_some(()));
         crash(&[]);
         assert_ne!(making.join().unwrap().code, Some(0));
     });

@@ -1,12 +1,14 @@
 //! What is left when sandboxes have come and gone: nothing.
 
-use crate::support::{Children, alone, at_soak, controller_pid, eventually, host_sh, numpy, store_root};
+use crate::support::{
+    Children, MONITORS, alone, at_soak, becomes, controller_pid, host_sh, numpy, store_root,
+};
 
 /// What could be left behind, by name.
 fn census(controller: &str) -> String {
     host_sh(&format!(
         "cd {root}
-         echo monitors $(pgrep -c forkd-vmm)
+         echo monitors $({MONITORS})
          echo folders $(ls run | wc -l)
          echo unfinished $(ls staging | wc -l)
          echo mounts $(wc -l </proc/mounts)
@@ -38,14 +40,7 @@ fn coming_and_going_leaves_nothing() {
         round();
     }
     assert_eq!(controller_pid(), controller);
-    let mut after = String::new();
-    let settled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        eventually("everything is as before", || {
-            after = census(&controller);
-            (after == before).then_some(())
-        });
-    }));
-    assert!(settled.is_ok(), "before:\n{before}\nafter:\n{after}");
+    becomes(&before, || census(&controller));
     let grown = resident_kib(&controller).saturating_sub(resident);
     assert!(grown < 16 << 10, "the controller grew by {grown} KiB");
 }

@@ -3,15 +3,11 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::world::url;
-
-/// Reached only by what hangs.
-const HANGS: Duration = Duration::from_secs(600);
+use super::world::{hangs, url};
 
 /// What was answered.
 #[derive(Debug)]
@@ -84,7 +80,7 @@ pub(crate) fn raw(request: impl AsRef<[u8]>) -> Answer {
 
 fn exchange(request: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address())?;
-    stream.set_read_timeout(Some(HANGS))?;
+    stream.set_read_timeout(Some(hangs()))?;
     stream.write_all(request)?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;

@@ -75,7 +75,7 @@ impl Child {
     /// What code gives in the warm interpreter.
     #[track_caller]
     pub(crate) fn eval(&self, code: &str) -> EvalResponse {
-        forkd(&["--json", "eval", &self.id, "--timeout", "120", "--", code]).parsed()
+        forkd(&["--json", "eval", &self.id, "--timeout", "600", "--", code]).parsed()
     }
 
     /// The value of an expression that JSON can carry.

@@ -3,14 +3,10 @@
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
-use super::world::{program, url};
-
-/// Reached only by what hangs.
-const HANGS: Duration = Duration::from_secs(600);
+use super::world::{hangs, program, url};
 
 /// A command that has ended.
 #[derive(Debug)]
@@ -72,7 +68,7 @@ pub(crate) fn forkd_fed(args: &[&str], input: &[u8]) -> Ran {
         let stderr = scope.spawn(move || all(&mut err));
         let pid = child.id().to_string();
         scope.spawn(move || {
-            if watch.recv_timeout(HANGS) == Err(mpsc::RecvTimeoutError::Timeout) {
+            if watch.recv_timeout(hangs()) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let _ = Command::new("kill").args(["-KILL", &pid]).status();
             }
         });

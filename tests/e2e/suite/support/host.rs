@@ -27,6 +27,9 @@ pub(crate) fn host_sh(script: &str) -> String {
     out.trim_end().to_owned()
 }
 
+/// A script that counts the monitors; those that have ended do not count, whoever has yet to collect them.
+pub(crate) const MONITORS: &str = "pgrep -c -r D,R,S -x forkd-vmm || true";
+
 /// The process that answers the API.
 pub(crate) fn controller_pid() -> String {
     if in_machine() {

@@ -16,9 +16,6 @@ pub(crate) const NUMPY: &str = "e2e-numpy";
 /// A snapshot without a warm interpreter.
 pub(crate) const BARE: &str = "e2e-bare";
 
-/// Reached only by what hangs.
-const HANGS: Duration = Duration::from_secs(240);
-
 static USERS: RwLock<()> = RwLock::new(());
 
 /// Where the controller is.
@@ -52,10 +49,19 @@ pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
 
 /// The large count where the tests run for long, else the small one; says which.
 pub(crate) fn at_soak<T: std::fmt::Debug>(what: &str, soak: T, usual: T) -> T {
-    let count = if std::env::var_os("FORKD_SOAK").is_some_and(|s| s == "1") { soak } else { usual };
+    let count = if soaking() { soak } else { usual };
     // The real standard error, which the test harness does not capture.
     let _ = writeln!(std::io::stderr(), "count of {what}: {count:?}");
     count
+}
+
+fn soaking() -> bool {
+    std::env::var_os("FORKD_SOAK").is_some_and(|s| s == "1")
+}
+
+/// A bound that only what hangs reaches.
+pub(crate) fn hangs() -> Duration {
+    Duration::from_secs(if soaking() { 7200 } else { 600 })
 }
 
 /// Looks again and again until there is something to see.
@@ -65,7 +71,18 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
         if let Some(seen) = look() {
             return seen;
         }
-        assert!(began.elapsed() < HANGS, "not within {HANGS:?}: {what}");
+        assert!(began.elapsed() < hangs(), "not within {:?}: {what}", hangs());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Looks again and again until what is seen is what is expected.
+pub(crate) fn becomes<T: PartialEq + std::fmt::Debug>(expected: &T, mut look: impl FnMut() -> T) {
+    let began = Instant::now();
+    while look() != *expected {
+        if began.elapsed() > hangs() {
+            assert_eq!(look(), *expected, "still, after {:?}", hangs());
+        }
         std::thread::sleep(Duration::from_millis(50));
     }
 }

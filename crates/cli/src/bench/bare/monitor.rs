@@ -78,12 +78,12 @@ impl Workshop {
     }
 
     fn listen(&self, name: &str) -> Result<UnixListener, CliError> {
-        let path = self.socket(name);
+        let path = self.file(name);
         let _ = fs::remove_file(&path);
         UnixListener::bind(&path).map_err(|e| CliError::io(format!("listening at {}", path.display()), e))
     }
 
-    fn socket(&self, name: &str) -> PathBuf {
+    fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
@@ -143,10 +143,12 @@ impl Monitor<'_> {
 
     /// Asks the guest whether it is there.
     pub(super) fn ping(&mut self) -> Result<(), CliError> {
-        self.said.clear();
-        self.console
-            .write_all(guest::PING.as_bytes())
-            .map_err(|e| CliError::io(format!("typing to {}", self.name), e))
+        if self.console.write_all(guest::PING.as_bytes()).is_ok() {
+            return Ok(());
+        }
+        // Nobody is there any more: what it said before is the reason, if anything is.
+        while self.listen().unwrap_or(false) && self.said.len() < MOST_SAID {}
+        Err(self.silent(guest::PONG))
     }
 
     /// Waits until the guest says `word`.
@@ -197,11 +199,15 @@ impl Monitor<'_> {
     ) -> Result<u64, CliError> {
         let far_end = self.far_end.take().ok_or_else(|| CliError::usage("a monitor runs one machine"))?;
         let vsock = self.workshop.listen(&format!("{}.vsock", self.name))?;
+        let words = self.last_words();
+        let words =
+            File::create(&words).map_err(|e| CliError::io(format!("making {}", words.display()), e))?;
         let own = [
             (FdRole::VsockListener, vsock.as_fd()),
             (FdRole::Console, far_end.as_fd()),
             (FdRole::ConsoleInput, far_end.as_fd()),
             (FdRole::ProcDir, self.workshop.proc_dir.as_fd()),
+            (FdRole::LastWords, words.as_fd()),
         ];
         let (roles, fds): (Vec<_>, Vec<_>) = files.iter().chain(&own).copied().unzip();
         match self.call(&request(roles), &fds)? {
@@ -211,7 +217,7 @@ impl Monitor<'_> {
     }
 
     fn call(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Reply, CliError> {
-        let conversed = UnixStream::connect(self.workshop.socket(&self.name))
+        let conversed = UnixStream::connect(self.workshop.file(&self.name))
             .map_err(ControlError::from)
             .map(Connection::new)
             .and_then(|mut control| {
@@ -219,7 +225,7 @@ impl Monitor<'_> {
                 control.call(request, fds)
             });
         conversed.map_err(|e| {
-            CliError::caused(ErrorClass::Internal, format!("speaking to {}{}", self.name, self.log_tail()), e)
+            CliError::caused(ErrorClass::Internal, format!("speaking to {}{}", self.name, self.traces()), e)
         })
     }
 
@@ -234,13 +240,19 @@ impl Monitor<'_> {
     fn silent(&self, word: &str) -> CliError {
         let said = String::from_utf8_lossy(&self.said);
         let tail: String = said.chars().rev().take(300).collect::<Vec<_>>().into_iter().rev().collect();
-        let message = format!("{} did not say {word}; it said {tail:?}{}", self.name, self.log_tail());
+        let message = format!("{} did not say {word}; it said {tail:?}{}", self.name, self.traces());
         CliError::local(ErrorClass::GuestFault, message)
     }
 
-    fn log_tail(&self) -> String {
-        let tail = machine::tail(&self.workshop.folder.join("monitors.log"), 3);
-        if tail.is_empty() { tail } else { format!(" ({tail})") }
+    fn last_words(&self) -> PathBuf {
+        self.workshop.file(&format!("{}.words", self.name))
+    }
+
+    /// What the monitor left behind: how the guest ended, and what went wrong.
+    fn traces(&self) -> String {
+        let log = self.workshop.folder.join("monitors.log");
+        let traces = [machine::tail(&self.last_words(), 1), machine::tail(&log, 3)];
+        traces.iter().filter(|t| !t.is_empty()).map(|t| format!(" ({t})")).collect()
     }
 }
 
@@ -248,8 +260,9 @@ impl Drop for Monitor<'_> {
     fn drop(&mut self) {
         self.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_file(self.workshop.socket(&self.name));
-        let _ = fs::remove_file(self.workshop.socket(&format!("{}.vsock", self.name)));
+        for suffix in ["", ".vsock", ".words"] {
+            let _ = fs::remove_file(self.workshop.file(&format!("{}{suffix}", self.name)));
+        }
     }
 }
 
