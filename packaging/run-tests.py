@@ -255,7 +255,8 @@ def with_host(counted, programs):
         counts.append(count)
         for package, folder, program in programs:
             if package == E2E:
-                cargo_tests(count, [program], folder, environment(folder, FORKD_URL=host.url))
+                command = [program, "--test-threads", "2"]  # as many as the machine has processors
+                cargo_tests(count, command, folder, environment(folder, FORKD_URL=host.url))
 
     def not_started(count):
         counts.append(count)
