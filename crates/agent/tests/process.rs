@@ -169,7 +169,8 @@ fn dialogue_over_a_plain_pipe() {
 #[test]
 fn terminals() {
     let agent = Agent::plain();
-    let script = "test -t 0 && stty size; trap 'stty size; exit 3' WINCH; while :; do sleep 0.05; done";
+    // The trap comes first: a window that changes before it is there changes unseen.
+    let script = "trap 'stty size; exit 3' WINCH; test -t 0 && stty size; while :; do sleep 0.05; done";
     let mut events =
         agent.start_process(&["sh", "-c", script], json!({"pty": {"size": {"cols": 100, "rows": 30}}}));
     let pid = events.pid();
