@@ -174,7 +174,7 @@ fn terminals() {
     let mut events =
         agent.start_process(&["sh", "-c", script], json!({"pty": {"size": {"cols": 100, "rows": 30}}}));
     let pid = events.pid();
-    events.until("30 100");
+    events.until("30 100\r\n");
     let mut update = select(pid);
     update["pty"] = json!({"size": {"cols": 120, "rows": 40}});
     assert_eq!(agent.unary("process.Process/Update", &update).0, 200);

@@ -12,7 +12,7 @@ use super::tools::MKE2FS;
 
 /// On top of Debian's `minbase`. What is particular to forkd comes with the ramdisk, so that this list is
 /// all that decides whether the disk has to be made anew.
-const PACKAGES: [&str; 10] = [
+const PACKAGES: [&str; 11] = [
     "busybox-static",
     "ca-certificates",
     "e2fsprogs",
@@ -21,7 +21,8 @@ const PACKAGES: [&str; 10] = [
     "nftables",
     "openssh-server",
     "procps",
-    "python3-minimal",
+    "python3",
+    "python3-numpy",
     "zstd",
 ];
 
