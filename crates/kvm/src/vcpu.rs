@@ -1,9 +1,11 @@
 //! vCPUs: running, saving, restoring.
 
+use std::sync::Arc;
+
 use kvm_bindings::{
     CpuId, KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_cpuid_entry2, kvm_fpu, kvm_regs, kvm_sregs,
 };
-use kvm_ioctls::{VcpuExit, VcpuFd};
+use kvm_ioctls::{Cap, Kvm, VcpuExit, VcpuFd};
 
 use crate::error::Asked;
 use crate::{Kicker, KvmError, StateError, VcpuState, msrs};
@@ -47,16 +49,15 @@ pub enum End {
 pub struct Vcpu {
     fd: VcpuFd,
     kicker: Kicker,
-    scales_tsc: bool,
-    msr_list: Vec<u32>,
+    kvm: Arc<Kvm>,
     /// What the guest was shown. KVM's own record has bits in it that follow the guest's state.
     shown: Vec<kvm_cpuid_entry2>,
 }
 
 impl Vcpu {
-    pub(crate) fn new(mut fd: VcpuFd, scales_tsc: bool, msr_list: Vec<u32>) -> Self {
+    pub(crate) fn new(mut fd: VcpuFd, kvm: Arc<Kvm>) -> Self {
         let kicker = Kicker::new(&raw mut fd.get_kvm_run().immediate_exit);
-        Self { fd, kicker, scales_tsc, msr_list, shown: Vec::new() }
+        Self { fd, kicker, kvm, shown: Vec::new() }
     }
 
     /// What gets this vCPU out of the guest.
@@ -183,7 +184,7 @@ impl Vcpu {
         let xcrs = self.fd.get_xcrs().asked("save the extended control registers")?;
         let debug = self.fd.get_debug_regs().asked("save the debug registers")?;
         let lapic = self.fd.get_lapic().asked("save the local interrupt controller")?;
-        let msrs = msrs::save(&self.fd, &self.msr_list)?;
+        let msrs = msrs::save(&self.fd, &msrs::list(&self.kvm)?)?;
         let events = self.fd.get_vcpu_events().asked("save pending events")?;
         Ok(VcpuState {
             cpuid: self.shown.clone(),
@@ -238,7 +239,7 @@ impl Vcpu {
         if saved == 0 || host == 0 || u64::from(saved.abs_diff(host)) * 1_000_000 <= u64::from(saved) * 250 {
             return Ok(());
         }
-        if !self.scales_tsc {
+        if !self.kvm.check_extension(Cap::TscControl) {
             return Err(StateError::TscUnfit { saved, host });
         }
         self.fd.set_tsc_khz(saved).map_err(|_| StateError::TscUnfit { saved, host })

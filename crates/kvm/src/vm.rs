@@ -1,5 +1,7 @@
 //! `/dev/kvm` and virtual machines.
 
+use std::sync::Arc;
+
 use forkd_memory::GuestRam;
 use kvm_bindings::{
     CpuId, KVM_CLOCK_TSC_STABLE, KVM_IRQCHIP_IOAPIC, KVM_IRQCHIP_PIC_MASTER, KVM_IRQCHIP_PIC_SLAVE,
@@ -10,7 +12,7 @@ use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::error::Asked;
-use crate::{KvmError, Vcpu, VmState, kick, msrs};
+use crate::{KvmError, Vcpu, VmState, kick};
 
 /// Where KVM on Intel keeps three pages of its own, out of everybody's way.
 const TSS_ADDRESS: usize = 0xfffb_d000;
@@ -18,8 +20,7 @@ const TSS_ADDRESS: usize = 0xfffb_d000;
 /// An open `/dev/kvm`.
 #[derive(Debug)]
 pub struct Hypervisor {
-    kvm: Kvm,
-    msr_list: Vec<u32>,
+    kvm: Arc<Kvm>,
 }
 
 impl Hypervisor {
@@ -30,8 +31,7 @@ impl Hypervisor {
     pub fn open() -> Result<Self, KvmError> {
         let kvm = Kvm::new().map_err(KvmError::Open)?;
         kick::install()?;
-        let list = kvm.get_msr_index_list().asked("list the registers it saves")?;
-        Ok(Self { msr_list: msrs::worth_saving(list.as_slice()), kvm })
+        Ok(Self { kvm: Arc::new(kvm) })
     }
 
     /// What this host can show a guest.
@@ -54,7 +54,7 @@ impl Hypervisor {
     pub fn create_vm(&self) -> Result<Vm, KvmError> {
         let fd = self.kvm.create_vm().asked("create a machine")?;
         fd.set_tss_address(TSS_ADDRESS).asked("place its own pages")?;
-        Ok(Vm { fd, scales_tsc: self.kvm.check_extension(Cap::TscControl), msr_list: self.msr_list.clone() })
+        Ok(Vm { fd, kvm: Arc::clone(&self.kvm) })
     }
 }
 
@@ -62,8 +62,7 @@ impl Hypervisor {
 #[derive(Debug)]
 pub struct Vm {
     fd: VmFd,
-    scales_tsc: bool,
-    msr_list: Vec<u32>,
+    kvm: Arc<Kvm>,
 }
 
 impl Vm {
@@ -102,7 +101,7 @@ impl Vm {
     /// KVM's refusal.
     pub fn create_vcpu(&self, id: u8) -> Result<Vcpu, KvmError> {
         let fd = self.fd.create_vcpu(u64::from(id)).asked("create a vCPU")?;
-        Ok(Vcpu::new(fd, self.scales_tsc, self.msr_list.clone()))
+        Ok(Vcpu::new(fd, Arc::clone(&self.kvm)))
     }
 
     /// A write to `event` raises interrupt line `gsi`.
@@ -111,6 +110,17 @@ impl Vm {
     /// KVM's refusal.
     pub fn connect_irq(&self, event: &EventFd, gsi: u32) -> Result<(), KvmError> {
         self.fd.register_irqfd(event, gsi).asked("connect an interrupt line")
+    }
+
+    /// Raises and lowers interrupt line `gsi` once.
+    ///
+    /// # Errors
+    /// KVM's refusal.
+    pub fn pulse_irq(&self, gsi: u32) -> Result<(), KvmError> {
+        for active in [true, false] {
+            self.fd.set_irq_line(gsi, active).asked("ring an interrupt line")?;
+        }
+        Ok(())
     }
 
     /// The guest's write of `value` (32 bits) to `address` signals `event` without leaving KVM.

@@ -293,7 +293,5 @@ fn map_layers(ram_layout: &Layout, handed: &mut Handed) -> Result<(GuestRam, Bel
 /// Rings the line that tells the guest's driver to look at its generation id. One edge is enough: the interrupt
 /// controller keeps it until the guest takes it.
 fn announce_generation(vm: &Vm) -> Result<(), MonitorError> {
-    let event = EventFd::new(EFD_NONBLOCK).map_err(MonitorError::Events)?;
-    vm.connect_irq(&event, layout::GENERATION_GSI)?;
-    event.write(1).map_err(MonitorError::Events)
+    Ok(vm.pulse_irq(layout::GENERATION_GSI)?)
 }
