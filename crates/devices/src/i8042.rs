@@ -1,27 +1,15 @@
 //! The keyboard controller, of which only the reset line exists: `reboot=k` ends the machine through it.
 
-use std::io;
-
-use vm_superio::{I8042Device, Trigger};
+use vm_superio::I8042Device;
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::bus::BusDevice;
+use crate::trigger::EventTrigger;
 
 /// First I/O port of the device.
 pub const I8042_BASE: u64 = 0x60;
 /// Number of I/O ports.
 pub const I8042_LEN: u64 = 5;
-
-#[derive(Debug)]
-struct EventTrigger(EventFd);
-
-impl Trigger for EventTrigger {
-    type E = io::Error;
-
-    fn trigger(&self) -> io::Result<()> {
-        self.0.write(1)
-    }
-}
 
 /// The reset line. It holds no state, so there is nothing to save.
 #[derive(Debug)]

@@ -30,6 +30,7 @@ pub mod rng;
 pub mod serial;
 #[cfg(test)]
 mod testing;
+mod trigger;
 pub mod virtio;
 pub mod vsock;
 

@@ -1,32 +1,21 @@
 //! The 16550 serial port: the boot log, and a way to type.
 
 use std::collections::VecDeque;
-use std::io;
 
 use serde::{Deserialize, Serialize};
+use vm_superio::Serial;
 use vm_superio::serial::{NoEvents, SerialState};
-use vm_superio::{Serial, Trigger};
 use vmm_sys_util::eventfd::EventFd;
 
 use crate::bus::BusDevice;
 use crate::console::ConsoleLog;
+use crate::trigger::EventTrigger;
 use crate::virtio::DeviceRestoreError;
 
 /// Number of I/O ports of the device.
 pub const SERIAL_LEN: u64 = 8;
 /// Bytes typed at the guest that wait behind the port's own 64-byte buffer.
 const MAX_BACKLOG: usize = 4096;
-
-#[derive(Debug)]
-struct EventTrigger(EventFd);
-
-impl Trigger for EventTrigger {
-    type E = io::Error;
-
-    fn trigger(&self) -> io::Result<()> {
-        self.0.write(1)
-    }
-}
 
 /// A serial port whose output goes to a [`ConsoleLog`].
 #[derive(Debug)]

@@ -9,6 +9,8 @@ use acpi_tables::rsdp::Rsdp;
 use acpi_tables::sdt::Sdt;
 use acpi_tables::xsdt::XSDT;
 use acpi_tables::{Aml, aml};
+use forkd_devices::serial::SERIAL_LEN;
+use forkd_devices::virtio::mmio::MMIO_LEN;
 use forkd_memory::GuestRam;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
 
@@ -111,6 +113,7 @@ fn dsdt(virtio: u32) -> Sdt {
 
 fn virtio_device(index: u32, body: &mut Vec<u8>) {
     let base = u32::try_from(layout::virtio_base(index)).unwrap_or(u32::MAX);
+    let len = u32::try_from(MMIO_LEN).unwrap_or(u32::MAX);
     aml::Device::new(
         aml::Path::new(&format!("V{index:03}")),
         vec![
@@ -120,7 +123,7 @@ fn virtio_device(index: u32, body: &mut Vec<u8>) {
             &aml::Name::new(
                 "_CRS".into(),
                 &aml::ResourceTemplate::new(vec![
-                    &aml::Memory32Fixed::new(true, base, 0x1000),
+                    &aml::Memory32Fixed::new(true, base, len),
                     &edge(layout::VIRTIO_GSI + index),
                 ]),
             ),
@@ -130,7 +133,7 @@ fn virtio_device(index: u32, body: &mut Vec<u8>) {
 }
 
 fn serial_device(body: &mut Vec<u8>) {
-    let ports = u8::try_from(layout::SERIAL_PORTS).unwrap_or(u8::MAX);
+    let ports = u8::try_from(SERIAL_LEN).unwrap_or(u8::MAX);
     aml::Device::new(
         "COM1".into(),
         vec![

@@ -10,10 +10,11 @@ use forkd_devices::block::{BLOCK_SIZE, Block, BlockConfig, BlockResources, DiskL
 use forkd_devices::bus::Bus;
 use forkd_devices::console::{ConsoleLog, DEFAULT_CAP};
 use forkd_devices::faults::GuestFaults;
-use forkd_devices::i8042::I8042;
+use forkd_devices::i8042::{I8042, I8042_BASE, I8042_LEN};
 use forkd_devices::net::{Net, NetResources};
 use forkd_devices::rng::{Rng, RngResources};
-use forkd_devices::serial::SerialPort;
+use forkd_devices::serial::{SERIAL_LEN, SerialPort};
+use forkd_devices::virtio::mmio::{MMIO_LEN, NOTIFY_OFFSET};
 use forkd_devices::virtio::{MmioResources, MmioTransport, VirtioDevice, VirtioSlot};
 use forkd_devices::vsock::{Vsock, VsockResources};
 use forkd_kvm::{IoHandler, Vm};
@@ -21,18 +22,17 @@ use forkd_memory::GuestRam;
 use forkd_memory::extents::{Extent, read_table};
 use forkd_protocol::control::FdRole;
 use forkd_protocol::guest::GUEST_CID;
-use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::error::MonitorError;
 use crate::handed::{DiskFiles, FromStart, Handed};
 use crate::layout;
 use crate::state::DevicesState;
+use crate::watch::watch;
 
 type Slot<D> = Arc<Mutex<MmioTransport<D>>>;
 
-/// Offset of the doorbell among a device's registers.
-const QUEUE_NOTIFY: u64 = 0x50;
 /// Low byte of an event's token where it is the device's own descriptor, not a queue.
 const TOKEN_DEVICE: u64 = 0xff;
 /// Token of console input.
@@ -325,7 +325,7 @@ impl<'a> Wiring<'a> {
         if self.index() >= layout::VIRTIO_MAX {
             return Err(MonitorError::TooManyDevices);
         }
-        let doorbell = layout::virtio_base(self.index()) + QUEUE_NOTIFY;
+        let doorbell = layout::virtio_base(self.index()) + NOTIFY_OFFSET;
         let mut queue_events = Vec::with_capacity(queues);
         for queue in (0u32..).take(queues) {
             let event = event()?;
@@ -346,7 +346,7 @@ impl<'a> Wiring<'a> {
         MmioTransport<D>: VirtioSlot,
     {
         let slot = Arc::new(Mutex::new(transport));
-        self.buses.mmio.insert(layout::virtio_base(self.index()), layout::VIRTIO_STRIDE, slot.clone())?;
+        self.buses.mmio.insert(layout::virtio_base(self.index()), MMIO_LEN, slot.clone())?;
         self.slots.push(slot.clone());
         Ok(slot)
     }
@@ -357,8 +357,8 @@ impl<'a> Wiring<'a> {
         let reset = event()?;
         let i8042 = Arc::new(Mutex::new(I8042::new(reset.try_clone().map_err(MonitorError::Events)?)));
         let ports = &mut self.buses.ports;
-        ports.insert(layout::SERIAL_PORT.into(), layout::SERIAL_PORTS.into(), serial.clone())?;
-        ports.insert(layout::I8042_PORT.into(), layout::I8042_PORTS.into(), i8042)?;
+        ports.insert(layout::SERIAL_PORT.into(), SERIAL_LEN, serial.clone())?;
+        ports.insert(I8042_BASE, I8042_LEN, i8042)?;
         let epoll = Epoll::new().map_err(MonitorError::Events)?;
         for (index, slot) in (0u64..).zip(&self.slots) {
             watch_slot(&epoll, index, &*lock(slot))?;
@@ -382,10 +382,6 @@ fn watch_slot(epoll: &Epoll, index: u64, slot: &dyn VirtioSlot) -> Result<(), Mo
         Some(fd) => watch(epoll, fd, index << 8 | TOKEN_DEVICE),
         None => Ok(()),
     }
-}
-
-fn watch(epoll: &Epoll, fd: RawFd, token: u64) -> Result<(), MonitorError> {
-    epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(EventSet::IN, token)).map_err(MonitorError::Events)
 }
 
 fn event() -> Result<EventFd, MonitorError> {

@@ -2,6 +2,7 @@
 //!
 //! Saved machines depend on these values: they may only grow, never move.
 
+use forkd_devices::virtio::mmio::MMIO_LEN;
 use forkd_kvm::mode::Tables;
 
 /// Descriptor table and page tables of a booting vCPU.
@@ -29,8 +30,6 @@ pub const HIGH_RAM: u64 = 0x10_0000;
 
 /// Registers of the first virtio device; the others follow.
 pub const VIRTIO: u64 = 0xd000_0000;
-/// Distance from one virtio device to the next.
-pub const VIRTIO_STRIDE: u64 = 0x1000;
 /// Interrupt line of the first virtio device; the others follow.
 pub const VIRTIO_GSI: u32 = 16;
 /// Most virtio devices: the lines up to [`GENERATION_GSI`].
@@ -44,18 +43,12 @@ pub const IOAPIC: u32 = 0xfec0_0000;
 
 /// First serial port.
 pub const SERIAL_PORT: u16 = 0x3f8;
-/// Number of its registers.
-pub const SERIAL_PORTS: u16 = 8;
 /// Its interrupt line.
 pub const SERIAL_GSI: u32 = 4;
-/// Keyboard controller, kept for its reset line.
-pub const I8042_PORT: u16 = 0x60;
-/// Its range.
-pub const I8042_PORTS: u16 = 5;
 
 /// Registers of virtio device number `index`.
 pub const fn virtio_base(index: u32) -> u64 {
-    VIRTIO + index as u64 * VIRTIO_STRIDE
+    VIRTIO + index as u64 * MMIO_LEN
 }
 
 const _: () = assert!(TABLES.paging + forkd_kvm::mode::paging_bytes(BOOT_MAPPED_GIB) <= CMDLINE);

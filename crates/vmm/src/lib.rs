@@ -23,6 +23,7 @@ mod snapshot;
 pub mod state;
 pub mod statefile;
 pub mod vcpus;
+mod watch;
 
 pub use error::MonitorError;
 pub use machine::Host;

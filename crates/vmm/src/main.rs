@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
@@ -45,15 +45,11 @@ fn run() -> Result<Exit, MonitorError> {
     let listener = std::io::stdin().as_fd().try_clone_to_owned().map_err(MonitorError::Events)?;
     let entropy = File::open("/dev/urandom").map_err(MonitorError::Events)?;
     let host = Host { hypervisor: Hypervisor::open()?, entropy };
-    let mut monitor = Monitor::new(host, listener_from(listener))?;
+    let mut monitor = Monitor::new(host, UnixListener::from(listener))?;
     let exit = monitor.run()?;
     monitor.leave_last_words(&exit);
     // The kernel takes the machine apart faster than its threads could be told to end.
     std::process::exit(0)
-}
-
-fn listener_from(descriptor: OwnedFd) -> UnixListener {
-    UnixListener::from(descriptor)
 }
 
 #[derive(Serialize)]

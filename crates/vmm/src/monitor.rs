@@ -21,6 +21,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use crate::error::{MonitorError, refusal};
 use crate::handed::Handed;
 use crate::machine::{Host, Machine};
+use crate::watch::watch;
 
 /// Connections at once: the engine needs one, and one more while it is replaced.
 const MAX_CONNECTIONS: usize = 4;
@@ -207,10 +208,6 @@ impl Monitor {
     fn expect_no_machine(&self) -> Result<(), MonitorError> {
         if self.machine.is_some() { Err(MonitorError::HasMachine) } else { Ok(()) }
     }
-}
-
-fn watch(epoll: &Epoll, fd: RawFd, token: u64) -> Result<(), MonitorError> {
-    epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(EventSet::IN, token)).map_err(MonitorError::Events)
 }
 
 fn exit_of(end: End) -> Exit {
