@@ -31,8 +31,6 @@ E2E = "forkd-e2e"
 MONITOR = {"forkd-kvm", "forkd-memory", "forkd-vmm"}
 # Crates whose tests touch the kernel in ways that differ between this computer and the machine.
 IN_MACHINE = MONITOR | {"forkd-host", "forkd-agent"}
-# Seen once in several hundred forks, on emulated processors only: a guest that stands still after its restore.
-LOST_GUEST = "did not answer its identity within"
 API_PORT = int(os.environ.get("FORKD_TEST_PORT", "8899"))
 # What tests may demand of the machine, and of this computer.
 NEEDS_IN_MACHINE = "kvm,root,cgroup,mount,sock_diag"
@@ -260,13 +258,7 @@ def with_host(counted, programs):
             if package == E2E:
                 command = [program, "--test-threads", "2"]  # as many as the machine has processors
                 env = environment(folder, FORKD_URL=host.url)
-                only = Count(count.name)
-                text = cargo_tests(only, command, folder, env)
-                if only.failed and LOST_GUEST in text and not host.native:
-                    print(f"\nTHE EMULATED HOST LOST A GUEST ({LOST_GUEST!r}): e2e runs once more", flush=True)
-                    only = Count(count.name)
-                    cargo_tests(only, command, folder, env)
-                count.add(only.passed, only.failed, only.skipped)
+                cargo_tests(count, command, folder, env)
 
     def not_started(count):
         counts.append(count)
