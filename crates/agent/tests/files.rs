@@ -107,7 +107,24 @@ fn refusals() {
             .status,
         501
     );
-    assert_eq!(agent.call("GET", "/files?path=/proc/self/status", "", b"").status, 200);
+}
+
+#[test]
+fn files_that_change_between_two_reads_come_whole() {
+    let agent = Agent::plain();
+    for _ in 0..50 {
+        let answer = agent.call("GET", "/files?path=/proc/self/status", "", b"");
+        assert_eq!(answer.status, 200);
+        assert!(String::from_utf8(answer.body).unwrap().ends_with('\n'));
+    }
+}
+
+#[test]
+fn who_is_refused_while_sending_reads_why() {
+    let agent = Agent::plain();
+    for _ in 0..20 {
+        assert_eq!(upload(&agent, "/etc", &vec![1; 8 << 20]).0, 400);
+    }
 }
 
 #[test]

@@ -26,6 +26,8 @@ use crate::http::{Body, Response};
 use crate::users::User;
 
 const CHUNK: usize = 256 * 1024;
+/// Most bytes of a file that does not say how many it has.
+const UNSIZED_MAX: u64 = 16 << 20;
 /// Chunks on their way between the disk and the network.
 const IN_FLIGHT: usize = 4;
 
@@ -74,7 +76,8 @@ async fn read_file(request: Request<Incoming>) -> Result<Response, Refused> {
     let range = request.headers().get(RANGE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let opened = path.clone();
     let opened = blocking(move || open_regular(&opened)).await;
-    let (file, length) = opened.map_err(|e| Refused::io(&path, &e))?;
+    let source = opened.map_err(|e| Refused::io(&path, &e))?;
+    let length = source.length();
     let part = match range.as_deref().map(|range| parse_range(range, length)) {
         None | Some(Range::Ignored) => None,
         Some(Range::Part(start, end)) => Some((start, end)),
@@ -87,8 +90,7 @@ async fn read_file(request: Request<Incoming>) -> Result<Response, Refused> {
     };
     let (start, end) = part.unwrap_or((0, length));
     let status = if part.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
-    let body = if start == end { Body::empty() } else { Body::pieces(stream_of(file, start, end)) };
-    let mut response = body.respond(status, "application/octet-stream");
+    let mut response = source.body(start, end).respond(status, "application/octet-stream");
     insert(&mut response, CONTENT_LENGTH, &(end - start).to_string());
     insert(&mut response, ACCEPT_RANGES, "bytes");
     if part.is_some() {
@@ -103,8 +105,34 @@ fn insert(response: &mut Response, name: hyper::header::HeaderName, value: &str)
     }
 }
 
-/// Without waiting for the writer of a pipe. Files of /proc say that they are empty, so what counts is what they hold.
-fn open_regular(path: &Path) -> io::Result<(File, u64)> {
+/// What a download takes its bytes from.
+enum Source {
+    File(File, u64),
+    /// The file says that it is empty, as those of /proc do, and may hold something else each time it is read.
+    Read(Bytes),
+}
+
+impl Source {
+    fn length(&self) -> u64 {
+        match self {
+            Self::File(_, length) => *length,
+            Self::Read(bytes) => bytes.len() as u64,
+        }
+    }
+
+    /// The bytes from `start` up to, not including, `end`.
+    fn body(self, start: u64, end: u64) -> Body {
+        match self {
+            _ if start == end => Body::empty(),
+            Self::File(file, _) => Body::pieces(stream_of(file, start, end)),
+            // Both lie within what was read, which fits memory.
+            Self::Read(bytes) => Body::whole(bytes.slice(start as usize..end as usize)),
+        }
+    }
+}
+
+/// Without waiting for the writer of a pipe.
+fn open_regular(path: &Path) -> io::Result<Source> {
     let metadata = fs::metadata(path)?;
     if metadata.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -114,12 +142,15 @@ fn open_regular(path: &Path) -> io::Result<(File, u64)> {
     }
     let file = File::open(path)?;
     if metadata.len() > 0 {
-        return Ok((file, metadata.len()));
+        return Ok(Source::File(file, metadata.len()));
     }
-    let mut text = Vec::new();
-    (&file).take(CHUNK as u64).read_to_end(&mut text)?;
-    (&file).rewind()?;
-    Ok((file, text.len() as u64))
+    let mut bytes = Vec::new();
+    (&file).take(UNSIZED_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > UNSIZED_MAX {
+        let why = format!("it does not say how long it is and holds more than {UNSIZED_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(Source::Read(bytes.into()))
 }
 
 #[derive(Debug, PartialEq, Eq)]

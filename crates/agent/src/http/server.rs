@@ -9,7 +9,7 @@ use std::time::Duration;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_vsock::VsockListener;
@@ -21,6 +21,9 @@ use crate::agent::Agent;
 const CONNECTIONS: usize = 1024;
 /// After a failure to accept, such as for want of descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long a client that was refused before its whole body arrived may go on sending.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Where connections come from.
 #[derive(Debug)]
@@ -55,11 +58,23 @@ fn start<S: AsyncRead + AsyncWrite + Unpin + 'static, P: 'static>(agent: &Rc<Age
             let agent = Rc::clone(&agent);
             async move { Ok::<_, Infallible>(route(agent, request).await) }
         });
-        // A connection ends when its client wants; errors of one concern nobody else.
-        let _ = http1::Builder::new()
+        let serving = http1::Builder::new()
             .timer(TokioTimer::new())
             .serve_connection(TokioIo::new(stream), service)
-            .await;
+            .without_shutdown();
+        // A connection ends when its client wants; errors of one concern nobody else.
+        if let Ok(parts) = serving.await {
+            // Whether the client is slow or gone, the place is free at the end.
+            let _ = tokio::time::timeout(LINGER, linger(parts.io.into_inner())).await;
+        }
         drop(place);
     });
+}
+
+/// Lets the last answer arrive: a socket that is closed with unread bytes resets the connection, and with it
+/// goes what the client had not read yet.
+async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> io::Result<()> {
+    stream.shutdown().await?;
+    tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
+    Ok(())
 }
