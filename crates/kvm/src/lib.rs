@@ -8,6 +8,7 @@
 //! * [`probe`] tells whether this KVM runs ordinary guests at all.
 
 pub mod cpuid;
+mod early;
 mod error;
 mod kick;
 pub mod mode;

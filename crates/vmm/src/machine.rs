@@ -1,17 +1,17 @@
 //! One machine: building it, restoring it, standing still, going on.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, BufWriter, Write};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use forkd_kvm::cpuid::{self, Level, Place};
 use forkd_kvm::{End, Hypervisor, Vcpu, Vm};
 use forkd_memory::changed::Pagemap;
-use forkd_memory::extents::{Extent, read_table};
+use forkd_memory::extents::{Extent, read_table, write_table};
 use forkd_memory::layout::Layout;
 use forkd_memory::{GuestRam, PAGE_SIZE, map};
-use forkd_protocol::control::{Boot, CpuModel, Exit, FdRole, Restore};
+use forkd_protocol::control::{Boot, CpuModel, Exit, FdRole, MAX_HOT_PAGES, Restore};
 use vm_memory::{Bytes, GuestAddress};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -112,6 +112,7 @@ impl Machine {
         }
         let ram_layout = Layout::new(u64::from(memory_mib) * MIB);
         let (ram, below) = map_layers(&ram_layout, &mut handed)?;
+        let hot = hot_pages(&ram_layout, &ram, &mut handed);
         ram.write_slice(&request.generation, GuestAddress(layout::GENERATION_PAGE))?;
 
         let vm = new_vm(host, &ram)?;
@@ -123,6 +124,10 @@ impl Machine {
         }
         vm.restore(&vm_state)?;
         vcpus.iter().for_each(Vcpu::forgive_pause);
+        if let Some(first) = vcpus.first() {
+            // Only as long as it works: nothing depends on it.
+            let _ = hot.iter().all(|e| first.map_early(e.first_page * PAGE_SIZE, e.pages * PAGE_SIZE));
+        }
         let files = DeviceFiles::take(&mut handed, clone(&host.entropy)?)?;
         let (devices, buses) = Devices::restore(&vm, &ram, device_states, files)?;
         devices.kick_all();
@@ -202,6 +207,18 @@ impl Machine {
     /// Readable once the guest has asked to be reset.
     pub fn reset_fd(&self) -> RawFd {
         self.devices.reset_event().as_raw_fd()
+    }
+
+    /// Writes the table of the pages that were changed so far.
+    ///
+    /// # Errors
+    /// The output is missing, the page map cannot be read, or writing failed.
+    pub fn write_changed(&self, mut handed: Handed) -> Result<(), MonitorError> {
+        let mut out = BufWriter::new(handed.file(FdRole::ChangedOut)?);
+        let pagemap = Pagemap::open(self.proc_dir.as_fd()).map_err(MonitorError::Pagemap)?;
+        let changed = pagemap.changed(&self.ram).map_err(MonitorError::Pagemap)?;
+        write_table(&changed, &mut out)?;
+        out.flush().map_err(MonitorError::Write)
     }
 
     /// What it says of itself.
@@ -288,6 +305,18 @@ fn map_layers(ram_layout: &Layout, handed: &mut Handed) -> Result<(GuestRam, Bel
         map::overlay(&ram, &file, &upper)?;
     }
     Ok((ram, Below { base, upper }))
+}
+
+/// Makes private copies of the pages that every child of this snapshot changes at once, where it is known which
+/// these are. A child that finds them in place is not stopped for each of them twice: once to read what it is about
+/// to change, and once to be given its own copy. The list is another child's word, so one that is no good, an older
+/// kernel or too little memory keep nobody from starting.
+fn hot_pages(ram_layout: &Layout, ram: &GuestRam, handed: &mut Handed) -> Vec<Extent> {
+    let Some(table) = handed.take(FdRole::Hot).map(File::from) else { return Vec::new() };
+    let hot = read_table(&mut BufReader::new(FromStart::new(&table)), ram_layout.end() / PAGE_SIZE);
+    let few = |hot: &Vec<Extent>| hot.iter().map(|e| e.pages).sum::<u64>() <= MAX_HOT_PAGES;
+    let hot = hot.ok().filter(few).unwrap_or_default();
+    if map::copy_early(ram, &hot).is_ok() { hot } else { Vec::new() }
 }
 
 /// Rings the line that tells the guest's driver to look at its generation id. One edge is enough: the interrupt

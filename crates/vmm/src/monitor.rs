@@ -161,6 +161,10 @@ impl Monitor {
                 let handed = Handed::new(&snapshot.roles, descriptors)?;
                 return Ok(Reply::Snapshotted(self.machine()?.snapshot(handed, snapshot.resume)?));
             }
+            Request::Changed { roles } => {
+                let handed = Handed::new(&roles, descriptors)?;
+                self.machine()?.write_changed(handed)?;
+            }
             Request::Stop => self.stop = true,
         }
         Ok(Reply::Done { micros: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX) })

@@ -8,6 +8,9 @@ pub type ControlVersion = u32;
 /// The version that these messages are.
 pub const CONTROL_VERSION: ControlVersion = 1;
 
+/// Most pages (4 KiB) that a table of hot pages lists; a machine that changed more was not at its start any more.
+pub const MAX_HOT_PAGES: u64 = 8192;
+
 /// What a passed descriptor is for. `Request` messages list roles in the order of their descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FdRole {
@@ -23,6 +26,9 @@ pub enum FdRole {
     MemoryUpper,
     /// Extent table of the upper file.
     MemoryUpperExtents,
+    /// Extent table of pages that every child changes at once, at most [`MAX_HOT_PAGES`] of them: they are made
+    /// ready before it runs. A hint, which changes nothing but how long things take.
+    Hot,
     /// A part of disk number `disk` (0 is the root disk).
     Disk {
         /// Index of the disk, in the order the guest sees them.
@@ -48,6 +54,8 @@ pub enum FdRole {
     MemoryOut,
     /// Output: extent table of the memory layer.
     MemoryExtentsOut,
+    /// Output: extent table of the pages that a machine has changed.
+    ChangedOut,
     /// Output: extent table of the frozen top of disk number `disk`.
     DiskExtentsOut {
         /// Index of the disk.
@@ -138,6 +146,12 @@ pub enum Request {
     Resume,
     /// Write state, memory and disks out.
     Snapshot(Snapshot),
+    /// Write the table of changed pages into the one descriptor that comes along ([`FdRole::ChangedOut`]). The
+    /// machine runs on: the table is of some moment meanwhile.
+    Changed {
+        /// What each passed descriptor is.
+        roles: Vec<FdRole>,
+    },
     /// End the process. Always succeeds.
     Stop,
 }

@@ -72,11 +72,32 @@ impl Monitor {
     }
 
     pub(crate) fn restore_from(&mut self, state: File, memory: File, run: bool) -> Result<(), Refusal> {
+        self.restore_with(vec![(FdRole::State, state.into()), (FdRole::MemoryBase, memory.into())], run)
+    }
+
+    /// Restores where it is known which pages every child changes.
+    pub(crate) fn restore_hot(&mut self, saved: &Saved, hot: File, run: bool) -> Result<(), Refusal> {
+        let memory = saved.memory.try_clone().unwrap().into();
+        let state = copy(&saved.state).into();
+        self.restore_with(
+            vec![(FdRole::State, state), (FdRole::MemoryBase, memory), (FdRole::Hot, hot.into())],
+            run,
+        )
+    }
+
+    fn restore_with(&mut self, saved: Vec<(FdRole, OwnedFd)>, run: bool) -> Result<(), Refusal> {
         let mut files = self.usual_files();
-        files.push((FdRole::State, state.into()));
-        files.push((FdRole::MemoryBase, memory.into()));
+        files.extend(saved);
         let (roles, fds): (Vec<_>, Vec<_>) = files.into_iter().unzip();
         self.ask(Request::Restore(Restore { roles, run, generation: [9; 16] }), &fds)
+    }
+
+    /// The table of the pages that it has changed.
+    pub(crate) fn changed(&mut self) -> File {
+        let table = tempfile::tempfile().unwrap();
+        let fd = table.try_clone().unwrap().into();
+        self.ask(Request::Changed { roles: vec![FdRole::ChangedOut] }, &[fd]).unwrap();
+        table
     }
 
     pub(crate) fn snapshot(&mut self, resume: bool) -> Saved {
