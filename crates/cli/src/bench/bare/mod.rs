@@ -49,6 +49,8 @@ pub(super) struct Saved {
     pub(super) state: File,
     pub(super) memory: File,
     extents: File,
+    /// Pages that every child changes, once that is known.
+    pub(super) hot: Option<File>,
 }
 
 impl<'a> Bare<'a> {
@@ -78,7 +80,7 @@ impl<'a> Bare<'a> {
         let ramdisk = self.file("ramdisk");
         guest::write_ramdisk(&ramdisk)?;
         let workshop = Workshop::new(&self.folder, Programs::here()?.path("forkd-vmm"), self.stop.clone())?;
-        let saved = self.saved()?;
+        let mut saved = self.saved()?;
         let step = self.ui.step("Booting the parent");
         let mut parent = workshop.start("parent")?;
         let began = Instant::now();
@@ -94,6 +96,11 @@ impl<'a> Bare<'a> {
         let snapshot_us = micros(began.elapsed());
         drop(parent);
         step.done(&ui::size(memory.bytes));
+        let step = self.ui.step("Trying it");
+        let began = Instant::now();
+        saved.hot = Some(self.scout(&workshop, &saved)?);
+        let scout_us = micros(began.elapsed());
+        step.done("");
 
         let (rounds, stopped) = self.rounds(&Rounds::new(&workshop, &saved, self.folder.as_path()), counts);
         if let (true, Some(e)) = (rounds.is_empty(), stopped.as_ref()) {
@@ -105,6 +112,7 @@ impl<'a> Bare<'a> {
             ramdisk,
             boot_us,
             snapshot_us,
+            scout_us,
             memory_bytes: bytes,
             memory_extents: extents,
             state_bytes: saved.state.metadata().map_or(0, |m| m.len()),
@@ -115,6 +123,17 @@ impl<'a> Bare<'a> {
         };
         report.judge(against);
         Ok(report)
+    }
+
+    /// One child that answers tells which pages all of them will change, as the engine does it.
+    fn scout(&self, workshop: &Workshop, saved: &Saved) -> Result<File, CliError> {
+        let hot = self.create("hot")?;
+        let mut child = workshop.start("scout")?;
+        child.restore(saved)?;
+        child.ping()?;
+        child.await_word(guest::PONG)?;
+        child.changed(&hot)?;
+        Ok(hot)
     }
 
     /// Rounds until one does not work; and why it did not.
@@ -139,12 +158,18 @@ impl<'a> Bare<'a> {
     }
 
     fn saved(&self) -> Result<Saved, CliError> {
-        let create = |name: &str| {
-            let path = self.file(name);
-            let opened = File::options().read(true).write(true).create(true).truncate(true).open(&path);
-            opened.map_err(|e| CliError::io(format!("making {}", path.display()), e))
-        };
-        Ok(Saved { state: create("state")?, memory: create("memory")?, extents: create("extents")? })
+        Ok(Saved {
+            state: self.create("state")?,
+            memory: self.create("memory")?,
+            extents: self.create("extents")?,
+            hot: None,
+        })
+    }
+
+    fn create(&self, name: &str) -> Result<File, CliError> {
+        let path = self.file(name);
+        let opened = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        opened.map_err(|e| CliError::io(format!("making {}", path.display()), e))
     }
 
     fn file(&self, name: &str) -> PathBuf {

@@ -21,6 +21,8 @@ pub(crate) struct Report {
     pub(crate) boot_us: u64,
     /// Freezing and writing.
     pub(crate) snapshot_us: u64,
+    /// Making one child, to learn which pages all of them change.
+    pub(crate) scout_us: u64,
     /// Stored pages.
     pub(crate) memory_bytes: u64,
     /// In how many pieces.
@@ -187,12 +189,13 @@ impl Report {
             self.lines.join("\n")
         );
         text.push_str(&format!(
-            "boot {}; snapshot {} for {} in {} extents and {} of state\nPer child, until all are:\n",
+            "boot {}; snapshot {} for {} in {} extents and {} of state; trying it {}\nPer child, until all are:\n",
             took(self.boot_us),
             took(self.snapshot_us),
             ui::size(self.memory_bytes),
             self.memory_extents,
-            ui::size(self.state_bytes)
+            ui::size(self.state_bytes),
+            took(self.scout_us)
         ));
         text.push_str(&ui::table(&heading, self.rounds.iter().map(Round::row)));
         if let Some(why) = &self.stopped {
@@ -234,6 +237,7 @@ mod tests {
             ramdisk: "/r".into(),
             boot_us: 4_000_000,
             snapshot_us: 700_000,
+            scout_us: 100_000,
             memory_bytes: 50 << 20,
             memory_extents: 90,
             state_bytes: 9000,
