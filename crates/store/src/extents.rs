@@ -64,6 +64,14 @@ pub(crate) fn read(file: &File, path: &Path, layer_bytes: u64) -> Result<Vec<Ext
     parse(&bytes, pages).map_err(bad)
 }
 
+/// A whole table.
+pub(crate) fn to_bytes(extents: &[Extent]) -> Vec<u8> {
+    let mut bytes = b"FKDX\x01\0\0\0".to_vec();
+    bytes.extend_from_slice(&(extents.len() as u64).to_le_bytes());
+    extents.iter().for_each(|extent| bytes.extend_from_slice(&extent.to_bytes()));
+    bytes
+}
+
 /// The header, and nothing but what it announces.
 fn parse(bytes: &[u8], pages: u64) -> Result<Vec<Extent>, String> {
     let (header, entries) = bytes.split_at_checked(16).ok_or("its extent table has no header")?;
@@ -103,15 +111,10 @@ fn number<const N: usize>(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(wide)
 }
 
-/// A whole table.
+/// A table as a monitor writes it, whatever it lists.
 #[cfg(test)]
 pub(crate) fn table(extents: &[(u64, u64)]) -> Vec<u8> {
-    let mut bytes = b"FKDX\x01\0\0\0".to_vec();
-    bytes.extend_from_slice(&(extents.len() as u64).to_le_bytes());
-    for (first, pages) in extents {
-        bytes.extend_from_slice(&Extent { first: *first, pages: *pages }.to_bytes());
-    }
-    bytes
+    to_bytes(&extents.iter().map(|&(first, pages)| Extent { first, pages }).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

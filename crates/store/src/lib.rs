@@ -8,7 +8,7 @@
 //!   kernels/<hash>/          vmlinuz, modules.cpio
 //!   initrd/<..>.cpio         derived: agent + modules
 //!   layers/<hash>            sparse pages of a memory or disk layer; <hash>.extents lists them
-//!   snapshots/<id>/          manifest.json, state
+//!   snapshots/<id>/          manifest.json, state; derived: hot
 //!   run/<sandbox>/           sockets, console, private disk top
 //!   staging/<random>/        drafts; whatever is here when the store opens is garbage
 //! ```
@@ -23,6 +23,7 @@ mod disk;
 mod draft;
 mod error;
 mod extents;
+mod hot;
 mod images;
 mod initrd;
 mod kernels;

@@ -8,6 +8,7 @@ use forkd_protocol::names::Tag;
 
 use crate::disk;
 use crate::error::StoreError;
+use crate::hot::Hot;
 use crate::records::SnapshotRecord;
 use crate::store::Store;
 
@@ -24,6 +25,7 @@ pub struct OpenSnapshot {
     pub files: Vec<(FdRole, OwnedFd)>,
     /// Size of disk 0: how large a top has to be.
     pub disk_bytes: u64,
+    pub(crate) hot: Hot,
 }
 
 /// The snapshots that are open, most recently used last.
@@ -67,7 +69,10 @@ impl Store {
         let _guard = self.content_lock();
         let record = self.snapshot(tag)?;
         let files = self.open_files(&record)?;
-        let open = Arc::new(OpenSnapshot { disk_bytes: record.manifest.image.size_bytes, record, files });
+        let disk_bytes = record.manifest.image.size_bytes;
+        let mut open = OpenSnapshot { disk_bytes, record, files, hot: Hot::default() };
+        open.hot = Hot::known(self.hot_of(&open));
+        let open = Arc::new(open);
         self.shared.open.put(open.clone());
         Ok(open)
     }

@@ -330,3 +330,39 @@ fn a_full_disk_is_said_leaves_nothing_and_works_again_once_there_is_room() {
     written(&store, "t", 1).publish(meta(&small)).unwrap();
     store.verify_snapshot(&tag("t")).unwrap();
 }
+
+#[test]
+fn hot_pages_are_kept_beside_the_snapshot_and_checked_when_read() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Store::open(root.path()).unwrap();
+    let image = image(&store);
+    let id = written(&store, "t", 1).publish(meta(&image)).unwrap().id;
+    let told = |bytes: &[u8]| {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        file
+    };
+    let open = store.open_snapshot(&tag("t")).unwrap();
+    assert!(open.hot().is_none() && open.claim_hot() && !open.claim_hot(), "one is to find out");
+    for lie in [&b"nonsense"[..], &table(&[(1 << 40, 1)]), &table(&[(0, 9000)]), &table(&[(5, 1), (1, 1)])] {
+        store.put_hot(&open, &told(lie)).unwrap_err();
+    }
+    assert!(open.hot().is_none());
+    store.put_hot(&open, &told(&table(&[(1, 2), (9, 1)]))).unwrap();
+    assert!(open.hot().is_some() && !open.claim_hot());
+    let home = store.snapshot_folder(&id).join("hot");
+    assert_eq!(fs::read(&home).unwrap(), table(&[(1, 2), (9, 1)]));
+    store.verify_snapshot(&tag("t")).unwrap();
+    drop((open, store));
+
+    let reopen = || Store::open(root.path()).unwrap().open_snapshot(&tag("t")).unwrap();
+    assert!(reopen().hot().is_some());
+    fs::remove_file(&home).unwrap();
+    fs::write(&home, b"damaged").unwrap();
+    let open = reopen();
+    assert!(open.hot().is_none() && open.claim_hot(), "found out again");
+    let store = Store::open(root.path()).unwrap();
+    store.remove_snapshot(&tag("t")).unwrap();
+    store.put_hot(&open, &told(&table(&[(1, 1)]))).unwrap_err();
+    assert!(!home.exists());
+}
