@@ -44,9 +44,14 @@ impl OpenSnapshot {
         self.hot.table.get().map(AsFd::as_fd)
     }
 
-    /// Whether the caller is to find out which pages are hot: true once, where that is not known.
+    /// Whether the caller is to find out which pages are hot: true for one, where that is not known.
     pub fn claim_hot(&self) -> bool {
         self.hot().is_none() && !self.hot.claimed.swap(true, Ordering::Relaxed)
+    }
+
+    /// Who was to find out did not: another may try.
+    pub fn disclaim_hot(&self) {
+        self.hot.claimed.store(false, Ordering::Relaxed);
     }
 }
 

@@ -66,8 +66,18 @@ impl Monitor {
             Request::Pause => self.enter(Phase::Paused),
             Request::Resume => self.enter(Phase::Running),
             Request::Snapshot(snapshot) => self.write(&snapshot.roles, fds),
+            Request::Changed { roles } => self.tell_changed(&roles, fds),
             Request::Stop => exit(0),
         }
+    }
+
+    fn tell_changed(&self, roles: &[FdRole], fds: Vec<OwnedFd>) -> Anyhow<Reply> {
+        let ([FdRole::ChangedOut], Ok([out])) = (roles, <[OwnedFd; 1]>::try_from(fds)) else {
+            return Ok(refusal("one output is needed"));
+        };
+        let first = if self.mood == "hot-lie" { 1 << 40 } else { 1 };
+        File::from(out).write_all_at(&extents(&[(first, 1)]), 0)?;
+        Ok(Reply::Done { micros: 1 })
     }
 
     fn version(&self) -> u32 {
@@ -94,6 +104,9 @@ impl Monitor {
             return Ok(refusal("descriptors and roles differ in number"));
         }
         self.files = roles.into_iter().zip(fds).collect();
+        if self.file(FdRole::Hot)?.is_some() {
+            complain("was told what is hot");
+        }
         let Some(vsock) = self.file(FdRole::VsockListener)? else { return Ok(refusal("no vsock listener")) };
         let last_words = self.file(FdRole::LastWords)?.map(File::from);
         agent::serve(UnixListener::from(vsock), last_words, self.mood.clone());

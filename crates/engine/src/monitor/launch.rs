@@ -16,6 +16,7 @@ use forkd_protocol::control::{
 };
 use forkd_protocol::names::SandboxId;
 use forkd_store::{DraftFiles, OpenSnapshot, Store};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::process::Monitor;
 use super::rundir::{RunDir, RunFiles};
@@ -99,10 +100,27 @@ impl Launcher {
         for (role, fd) in &snapshot.files {
             parcel.add(*role, fd.as_fd());
         }
+        if let Some(hot) = snapshot.hot() {
+            parcel.add(FdRole::Hot, hot);
+        }
         self.add_own(&mut parcel, &files);
         let generation = *uuid::Uuid::new_v4().as_bytes();
         let request = Request::Restore(Restore { roles: parcel.roles, run: true, generation });
         done(monitor.call(&request, &parcel.fds, self.bounds.control)?)
+    }
+
+    /// Asks the monitor of a child that has just answered which pages it has changed so far, for all children of its
+    /// snapshot that come later; blocks. A child that is gone meanwhile, or a monitor that cannot tell, is an error.
+    pub(crate) fn learn_hot(&self, dir: &RunDir, snapshot: &OpenSnapshot) -> Result<(), MonitorError> {
+        let told = memfd_create("changed pages", MemfdFlags::CLOEXEC)
+            .map_err(|e| MonitorError::file("make a table for", dir.path(), e))?;
+        let request = Request::Changed { roles: vec![FdRole::ChangedOut] };
+        let answer = process::converse(dir, &request, &[told.as_fd()], self.bounds.control);
+        match answer.map_err(|source| MonitorError::Control { ended: None, source })? {
+            Reply::Refused(refusal) => return Err(MonitorError::Refused(refusal)),
+            reply => done(reply)?,
+        }
+        Ok(self.store.put_hot(snapshot, &File::from(told))?)
     }
 
     /// Boots a parent; blocks.
