@@ -18,6 +18,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
 use crate::artifacts::{take_image, take_kernel};
@@ -26,6 +27,7 @@ use crate::error::{EngineError, OpenError, RequestError};
 use crate::guest::{self, Body, GuestError, Limits};
 use crate::ids::Ids;
 use crate::monitor::{Launcher, NOTICE_END_WITHIN, check_root};
+use crate::refill::keep_filled;
 use crate::sandbox::{Command, Handle, Registry, SandboxError, Surroundings};
 use crate::{adopt, fork, snapshot};
 
@@ -46,9 +48,17 @@ pub(crate) struct Shared {
     pub(crate) ids: Ids,
     /// How many children may be on their way at once, over all requests.
     pub(crate) permits: Arc<Semaphore>,
+    cores: usize,
+    /// Ends what goes on beside requests when the last clone is dropped.
+    _ended: DropGuard,
 }
 
 impl Shared {
+    /// Whether fewer children are on their way than there are cores.
+    pub(crate) fn has_idle_core(&self) -> bool {
+        self.permits.available_permits() > self.cores
+    }
+
     pub(crate) fn surroundings(&self) -> Surroundings {
         Surroundings {
             store: self.store.clone(),
@@ -69,16 +79,20 @@ impl Engine {
         short_enough(store.root())?;
         let launcher = Launcher::new(&config, store.clone())
             .map_err(|source| OpenError::Host { path: "/proc".into(), source })?;
-        let side_by_side = 2 * available_parallelism().map_or(1, |n| n.get());
+        let cores = available_parallelism().map_or(1, |n| n.get());
+        let ended = CancellationToken::new();
         let shared = Arc::new(Shared {
             config,
             store,
             launcher: Arc::new(launcher),
             registry: Arc::default(),
             ids: Ids::new(),
-            permits: Arc::new(Semaphore::new(side_by_side)),
+            permits: Arc::new(Semaphore::new(2 * cores)),
+            cores,
+            _ended: ended.clone().drop_guard(),
         });
         adopt::adopt_all(&shared).await?;
+        tokio::spawn(keep_filled(Arc::downgrade(&shared), ended));
         Ok(Self { shared })
     }
 
@@ -272,9 +286,11 @@ impl Engine {
         self.in_store(move |store| store.remove_kernel(&name)).await
     }
 
-    /// Lets go of all sandboxes, which run on. Nothing can be done with this engine afterwards.
+    /// Lets go of all sandboxes, which run on, and ends the monitors that wait. Nothing can be done with this engine
+    /// afterwards.
     pub fn shutdown(&self) {
         self.shared.permits.close();
+        self.shared.launcher.end_waiting();
         self.shared.registry.clear();
     }
 

@@ -23,10 +23,11 @@ mod guest;
 mod identity;
 mod ids;
 mod monitor;
+mod refill;
 mod sandbox;
 mod snapshot;
 
-pub use config::{Bounds, ConfigError, EngineConfig};
+pub use config::{Bounds, ConfigError, DEFAULT_WAITING, EngineConfig};
 pub use engine::Engine;
 pub use error::{EngineError, OpenError, RequestError};
 pub use fork::{ChildError, ForkError};

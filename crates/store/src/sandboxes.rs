@@ -60,6 +60,11 @@ impl Store {
         Ok(path)
     }
 
+    /// Gives a folder to another, which must have none yet. What listens in it is reached at its new path.
+    pub fn rename_run_dir(&self, from: &SandboxId, to: &SandboxId) -> Result<(), StoreError> {
+        disk::rename(&self.run_dir(from), &self.run_dir(to))
+    }
+
     /// Removes the folder of a sandbox; one that is not there is fine.
     pub fn remove_run_dir(&self, id: &SandboxId) -> Result<(), StoreError> {
         disk::remove_folder(&self.run_dir(id))

@@ -45,6 +45,19 @@ pub(super) async fn bear(
     guest: Arc<Guest>,
     give_up: CancellationToken,
 ) -> Result<Born, ChildError> {
+    let launcher = Arc::clone(&request.launcher);
+    let born = be_born(request, id, guest, give_up).await;
+    // Now, not when it was taken: starting another must not hold this one up.
+    launcher.refill();
+    born
+}
+
+async fn be_born(
+    request: Arc<Request>,
+    id: SandboxId,
+    guest: Arc<Guest>,
+    give_up: CancellationToken,
+) -> Result<Born, ChildError> {
     let permit = tokio::select! {
         biased;
         () = give_up.cancelled() => return Err(ChildError::GivenUp),

@@ -8,6 +8,7 @@
 mod ending;
 mod error;
 mod launch;
+mod pool;
 mod process;
 mod rundir;
 

@@ -6,6 +6,7 @@
 mod adopt;
 mod fork;
 mod guest;
+mod pool;
 mod snapshot;
 #[path = "../support/mod.rs"]
 mod support;

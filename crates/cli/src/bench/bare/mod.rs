@@ -4,6 +4,7 @@
 //! ```text
 //!   boot -> READY -> ping, pong -> snapshot
 //!   for each N:  start N monitors; restore each; ping each        (in a row, as the reference does it)
+//!                the same with monitors that wait already         (started ahead, as the engine's pool has them)
 //!                the same with as many threads as processors      (side by side)
 //! ```
 
@@ -146,7 +147,7 @@ impl<'a> Bare<'a> {
                 return (done, Some(CliError::local(ErrorClass::Exhausted, why)));
             }
             let step = self.ui.step(format!("{n} children"));
-            for round in [Rounds::in_a_row, Rounds::side_by_side] {
+            for round in [Rounds::in_a_row, Rounds::started_ahead, Rounds::side_by_side] {
                 match round(rounds, n) {
                     Ok(round) => done.push(round),
                     Err(e) => return (done, Some(e)),

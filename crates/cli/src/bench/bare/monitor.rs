@@ -100,6 +100,14 @@ impl Monitor<'_> {
         self.child.id()
     }
 
+    /// Waits until it is there and has done what it does before it is told anything.
+    pub(super) fn ready(&mut self) -> Result<(), CliError> {
+        match self.call(&Request::Status, &[])? {
+            Reply::Status(_) => Ok(()),
+            other => Err(self.odd(&other)),
+        }
+    }
+
     /// Boots the guest.
     pub(super) fn boot(&mut self, kernel: &Path, ramdisk: &Path) -> Result<(), CliError> {
         let open = |path: &Path| {
