@@ -140,7 +140,7 @@ impl Monitor {
             Request::Boot(boot) => {
                 self.expect_no_machine()?;
                 let handed = Handed::new(&boot.roles, descriptors)?;
-                let mut machine = Machine::boot(&self.host, &boot, handed)?;
+                let mut machine = Machine::boot(&mut self.host, &boot, handed)?;
                 self.adopt(&machine)?;
                 machine.resume()?;
                 self.machine = Some(machine);
@@ -148,7 +148,7 @@ impl Monitor {
             Request::Restore(restore) => {
                 self.expect_no_machine()?;
                 let handed = Handed::new(&restore.roles, descriptors)?;
-                let mut machine = Machine::restore(&self.host, &restore, handed)?;
+                let mut machine = Machine::restore(&mut self.host, &restore, handed)?;
                 self.adopt(&machine)?;
                 if restore.run {
                     machine.resume()?;
