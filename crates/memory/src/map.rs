@@ -120,8 +120,9 @@ pub fn overlay(ram: &GuestRam, upper: &File, extents: &[Extent]) -> Result<(), M
 /// Extents outside RAM are refused before anything is copied; the kernel's refusal, where it runs out of memory or
 /// is older than 5.14.
 pub fn copy_early(ram: &GuestRam, extents: &[Extent]) -> Result<(), MapError> {
-    let targets = extents.iter().map(|extent| host_range(ram, extent)).collect::<Result<Vec<_>, _>>()?;
-    for (host, len) in targets {
+    extents.iter().try_for_each(|extent| host_range(ram, extent).map(drop))?;
+    for extent in extents {
+        let (host, len) = host_range(ram, extent)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         // SAFETY: the range was just checked to lie within one live mapping of guest RAM, and populating changes
         // neither the mapping nor what is read from it.

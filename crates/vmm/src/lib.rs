@@ -16,6 +16,7 @@ pub mod boot;
 pub mod devices;
 pub mod error;
 pub mod handed;
+mod hot;
 pub mod layout;
 pub mod machine;
 pub mod monitor;

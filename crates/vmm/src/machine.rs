@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use forkd_kvm::cpuid::{self, Level, Place};
-use forkd_kvm::{CpuId, End, Hypervisor, KvmError, Vcpu, Vm};
+use forkd_kvm::{CpuId, End, Hypervisor, KvmError, Vcpu, VcpuState, Vm};
 use forkd_memory::changed::Pagemap;
 use forkd_memory::extents::{Extent, read_table, write_table};
 use forkd_memory::layout::Layout;
 use forkd_memory::{GuestRam, PAGE_SIZE, map};
-use forkd_protocol::control::{Boot, CpuModel, Exit, FdRole, MAX_HOT_PAGES, Restore};
+use forkd_protocol::control::{Boot, CpuModel, Exit, FdRole, Restore};
 use vm_memory::{Bytes, GuestAddress};
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
@@ -20,7 +20,7 @@ use crate::error::MonitorError;
 use crate::handed::{FromStart, Handed};
 use crate::state::MachineState;
 use crate::vcpus::Vcpus;
-use crate::{acpi, boot, layout, statefile};
+use crate::{acpi, boot, hot, layout, statefile};
 
 const MIB: u64 = 1 << 20;
 /// Fewest and most vCPUs.
@@ -138,7 +138,7 @@ impl Machine {
         Self::assemble(parts, handed)
     }
 
-    /// Builds a machine from its saved state. Nothing of its memory is read or copied.
+    /// Builds a machine from its saved state. Nothing of its memory is read or copied but its hot pages.
     ///
     /// # Errors
     /// State or layers that are damaged or do not fit, a host that cannot show the guest what it was shown.
@@ -152,22 +152,15 @@ impl Machine {
         }
         let ram_layout = Layout::new(u64::from(memory_mib) * MIB);
         let (ram, below) = map_layers(&ram_layout, &mut handed)?;
-        let hot = hot_pages(&ram_layout, &ram, &mut handed);
+        let hot = hot::read(&ram_layout, &mut handed);
+        let copied = hot::copy(&ram, &hot);
         ram.write_slice(&request.generation, GuestAddress(layout::GENERATION_PAGE))?;
 
-        let (vm, first) = host.machine(&ram)?;
-        let mut first = Some(first);
-        let mut vcpus = Vec::with_capacity(vcpu_states.len());
-        for (id, state) in (0u8..).zip(&vcpu_states) {
-            let mut vcpu = first.take().map_or_else(|| vm.create_vcpu(id), Ok)?;
-            vcpu.restore(state)?;
-            vcpus.push(vcpu);
-        }
+        let (vm, vcpus) = restore_vcpus(host, &ram, &vcpu_states)?;
         vm.restore(&vm_state)?;
         vcpus.iter().for_each(Vcpu::forgive_pause);
-        if let Some(first) = vcpus.first() {
-            // Only as long as it works: nothing depends on it.
-            let _ = hot.iter().all(|e| first.map_early(e.first_page * PAGE_SIZE, e.pages * PAGE_SIZE));
+        if copied {
+            hot::enter(&hot, &vcpus);
         }
         let files = DeviceFiles::take(&mut handed, clone(&host.entropy)?)?;
         let (devices, buses) = Devices::restore(&vm, &ram, device_states, files)?;
@@ -327,6 +320,22 @@ fn boot_vcpus(
     Ok(vcpus)
 }
 
+fn restore_vcpus(
+    host: &mut Host,
+    ram: &GuestRam,
+    states: &[VcpuState],
+) -> Result<(Vm, Vec<Vcpu>), MonitorError> {
+    let (vm, first) = host.machine(ram)?;
+    let mut first = Some(first);
+    let mut vcpus = Vec::with_capacity(states.len());
+    for (id, state) in (0u8..).zip(states) {
+        let mut vcpu = first.take().map_or_else(|| vm.create_vcpu(id), Ok)?;
+        vcpu.restore(state)?;
+        vcpus.push(vcpu);
+    }
+    Ok((vm, vcpus))
+}
+
 fn level(model: CpuModel) -> Level {
     match model {
         CpuModel::Host => Level::Host,
@@ -345,18 +354,6 @@ fn map_layers(ram_layout: &Layout, handed: &mut Handed) -> Result<(GuestRam, Bel
         map::overlay(&ram, &file, &upper)?;
     }
     Ok((ram, Below { base, upper }))
-}
-
-/// Makes private copies of the pages that every child of this snapshot changes at once, where it is known which
-/// these are. A child that finds them in place is not stopped for each of them twice: once to read what it is about
-/// to change, and once to be given its own copy. The list is another child's word, so one that is no good, an older
-/// kernel or too little memory keep nobody from starting.
-fn hot_pages(ram_layout: &Layout, ram: &GuestRam, handed: &mut Handed) -> Vec<Extent> {
-    let Some(table) = handed.take(FdRole::Hot).map(File::from) else { return Vec::new() };
-    let hot = read_table(&mut BufReader::new(FromStart::new(&table)), ram_layout.end() / PAGE_SIZE);
-    let few = |hot: &Vec<Extent>| hot.iter().map(|e| e.pages).sum::<u64>() <= MAX_HOT_PAGES;
-    let hot = hot.ok().filter(few).unwrap_or_default();
-    if map::copy_early(ram, &hot).is_ok() { hot } else { Vec::new() }
 }
 
 /// Rings the line that tells the guest's driver to look at its generation id. One edge is enough: the interrupt
