@@ -37,6 +37,7 @@ pub(crate) fn row_of(info: &SandboxInfo, id: &SandboxId, process: &Process) -> S
     SandboxRow {
         id: id.clone(),
         snapshot_tag: info.snapshot_tag.clone(),
+        snapshot_id: info.snapshot_id.clone(),
         pid: Some(process.pid()),
         pid_start_ticks: Some(process.start_ticks()),
         state: Life::Running.name().to_owned(),
@@ -52,6 +53,7 @@ fn info_of(row: &SandboxRow) -> SandboxInfo {
     SandboxInfo {
         id: row.id.to_string(),
         snapshot_tag: row.snapshot_tag.clone(),
+        snapshot_id: row.snapshot_id.clone(),
         netns: None,
         guest_addr: String::new(),
         created_at_unix: row.created_at_unix,

@@ -182,10 +182,10 @@ impl Engine {
     pub async fn stats(&self, id: &SandboxId) -> Result<SandboxStats, EngineError> {
         let handle = self.running(id)?;
         let pid = handle.view.borrow().info.pid.unwrap_or_default();
-        let layers = self.root().join("layers");
-        let used = blocking(move || memory_use(pid, &layers))
-            .await?
-            .map_err(|e| unreadable(id, "memory use", &e))?;
+        // Layers and views; nothing else below the root is mapped.
+        let root = self.root().to_owned();
+        let used =
+            blocking(move || memory_use(pid, &root)).await?.map_err(|e| unreadable(id, "memory use", &e))?;
         // The pid was its own while it was read, since it is not reaped before it is shown as ended.
         handle.check_running()?;
         Ok(SandboxStats {

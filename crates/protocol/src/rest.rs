@@ -69,6 +69,9 @@ pub struct SandboxInfo {
     pub id: String,
     /// Tag of the snapshot it was forked from.
     pub snapshot_tag: String,
+    /// Id of that snapshot: the tag may name another one by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<String>,
     /// Its network namespace, where it has one.
     pub netns: Option<String>,
     /// Where published clients reach its agent over TCP; empty where it has no network.
@@ -137,6 +140,18 @@ pub struct CreateSandboxes {
 pub struct SnapshotInfo {
     /// Its name.
     pub tag: String,
+    /// Hash of its manifest: another snapshot of this tag has another one.
+    #[serde(default)]
+    pub id: String,
+    /// Id of the snapshot that its source was forked from, where it lies on that one's layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<String>,
+    /// Tag of that snapshot, where it still has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_tag: Option<String>,
+    /// How many memory layers it consists of; 1 is flat.
+    #[serde(default = "one")]
+    pub chain_depth: u32,
     /// Its folder in the store.
     pub dir: String,
     /// Seconds since the Unix epoch.

@@ -23,6 +23,10 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    pub(crate) fn end(self) -> u64 {
+        self.first + self.pages
+    }
+
     pub(crate) fn start_byte(self) -> u64 {
         self.first * PAGE
     }
@@ -41,6 +45,13 @@ impl Extent {
         bytes[8..].copy_from_slice(&self.pages.to_le_bytes());
         bytes
     }
+}
+
+/// How a table of `count` extents begins.
+pub(crate) fn header(count: u64) -> [u8; 16] {
+    let mut bytes = *b"FKDX\x01\0\0\0........";
+    bytes[8..].copy_from_slice(&count.to_le_bytes());
+    bytes
 }
 
 /// Reads the table in `file` for a layer of `layer_bytes`. Nothing larger than such a layer can need is
@@ -106,8 +117,7 @@ fn number<const N: usize>(bytes: &[u8]) -> u64 {
 /// A whole table.
 #[cfg(test)]
 pub(crate) fn table(extents: &[(u64, u64)]) -> Vec<u8> {
-    let mut bytes = b"FKDX\x01\0\0\0".to_vec();
-    bytes.extend_from_slice(&(extents.len() as u64).to_le_bytes());
+    let mut bytes = header(extents.len() as u64).to_vec();
     for (first, pages) in extents {
         bytes.extend_from_slice(&Extent { first: *first, pages: *pages }.to_bytes());
     }

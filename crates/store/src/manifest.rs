@@ -76,3 +76,15 @@ pub struct Manifest {
     /// Where the time went.
     pub timing: SnapshotTiming,
 }
+
+impl Manifest {
+    /// All layers, memory first.
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &LayerRef> {
+        self.memory.iter().chain(&self.disk)
+    }
+
+    /// How long a file has to be that covers the guest's memory.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory.iter().map(|layer| layer.size_bytes).max().unwrap_or(0)
+    }
+}

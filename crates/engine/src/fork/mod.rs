@@ -68,6 +68,8 @@ fn check(asked: &CreateSandboxes) -> Result<(), RequestError> {
 #[derive(Debug)]
 struct Brood {
     children: Vec<(Handle, oneshot::Receiver<Result<SandboxRow, ChildError>>)>,
+    /// Holds the snapshot open: its content stays in the store until the rows name it.
+    request: Arc<Request>,
     give_up: CancellationToken,
     /// Gives all of them up when the request's future is dropped.
     guard: DropGuard,
@@ -80,7 +82,8 @@ impl Brood {
         asked: &CreateSandboxes,
     ) -> Result<Self, NameError> {
         let give_up = CancellationToken::new();
-        let mut brood = Self { children: Vec::new(), guard: give_up.clone().drop_guard(), give_up };
+        let guard = give_up.clone().drop_guard();
+        let mut brood = Self { children: Vec::new(), request: Arc::clone(request), guard, give_up };
         let around = shared.surroundings();
         for _ in 0..asked.n {
             let id = shared.ids.sandbox()?;
@@ -97,7 +100,7 @@ impl Brood {
         request: &Arc<Request>,
         asked: &CreateSandboxes,
     ) {
-        let info = info_of(&id, asked);
+        let info = info_of(&id, asked, &request.snapshot.record.id);
         let (task, handle) = Task::new(around.clone(), id.clone(), Life::Starting, info);
         shared.registry.insert(handle.clone());
         let give_up = self.give_up.clone();
@@ -135,9 +138,10 @@ impl Brood {
             return Err(e.into());
         }
         // Beside this future, which may be dropped any time: released are all of them or none.
-        let (store, guard) = (shared.store.clone(), self.guard);
+        let (store, guard, request) = (shared.store.clone(), self.guard, self.request);
         tokio::spawn(async move {
             let released = release(store, &handles, rows).await;
+            drop(request);
             guard.disarm();
             released
         })
@@ -190,10 +194,11 @@ async fn remove_all(handles: &[Handle]) {
     join_all(removals).await;
 }
 
-fn info_of(id: &SandboxId, asked: &CreateSandboxes) -> SandboxInfo {
+fn info_of(id: &SandboxId, asked: &CreateSandboxes, snapshot: &str) -> SandboxInfo {
     SandboxInfo {
         id: id.to_string(),
         snapshot_tag: asked.snapshot_tag.clone(),
+        snapshot_id: Some(snapshot.to_owned()),
         netns: None,
         guest_addr: String::new(),
         created_at_unix: unix_now(),

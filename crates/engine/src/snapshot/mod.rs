@@ -78,7 +78,7 @@ pub(crate) async fn create(
         pause_ms: None,
         branched_from: None,
         agent_protocol: warmed.agent_protocol,
-        parent: None,
+        below: None,
     };
     let info = blocking(move || draft.publish(meta)).await??.info;
     info!(tag = %plan.tag, timing = ?info.timing, "snapshot published");

@@ -34,7 +34,7 @@ fn meta(image: &ImageRecord) -> SnapshotMeta {
         pause_ms: Some(1.5),
         branched_from: None,
         agent_protocol: 1,
-        parent: None,
+        below: None,
     }
 }
 
@@ -157,9 +157,9 @@ fn what_a_crash_leaves_is_swept_and_its_tag_is_free() {
     // Killed while writing, and killed after everything was renamed but before the row.
     std::mem::forget(written(&store, "t", 2));
     let placed = written(&store, "u", 3);
-    let manifest = placed.examine(meta(&image)).unwrap();
-    placed.write_manifest("{}").unwrap();
-    placed.place("some-id", &manifest).unwrap();
+    let examined = placed.examine(meta(&image)).unwrap();
+    placed.write_folder(&examined, "{}").unwrap();
+    placed.place("some-id", &examined).unwrap();
     std::mem::forget(placed);
     for (name, text) in [("images/x.ext4", "x"), ("layers/odd", "x"), ("initrd/k-a.cpio", "x")] {
         fs::write(folder.path().join(name), text).unwrap();
@@ -212,13 +212,16 @@ fn removing_takes_what_only_this_snapshot_needs_and_breaks_nobody_who_has_it_ope
     assert!(py.path.exists());
     store.verify_snapshot(&tag("two")).unwrap();
     store.remove_snapshot(&tag("two")).unwrap();
-    assert!(tree(folder.path()).is_empty(), "{:?}", tree(folder.path()));
-    assert_eq!(empty.len(), 1);
+    // Whoever has it open may be forking children of it, whose rows are still to come.
+    assert_eq!((tree(folder.path()).len(), empty.len()), (5, 1));
 
     let memory = open.files.iter().find(|(role, _)| *role == FdRole::MemoryBase).unwrap();
     let mut page = [0; 4096];
     File::from(memory.1.try_clone().unwrap()).read_exact_at(&mut page, PAGE).unwrap();
     assert_eq!(page, [7; 4096]);
+    drop(open);
+    store.drop_content([]).unwrap();
+    assert!(tree(folder.path()).is_empty(), "{:?}", tree(folder.path()));
     assert_eq!(store.remove_snapshot(&tag("two")).unwrap_err().class(), ErrorClass::NotFound);
 }
 
