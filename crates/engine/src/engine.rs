@@ -217,11 +217,6 @@ impl Engine {
         Ok(self.in_store(move |store| store.snapshot(&tag)).await?.info)
     }
 
-    /// Removes a snapshot; children that run keep what they need.
-    pub async fn remove_snapshot(&self, tag: Tag) -> Result<(), EngineError> {
-        self.in_store(move |store| store.remove_snapshot(&tag)).await
-    }
-
     /// All images.
     pub async fn images(&self) -> Result<Vec<ImageInfo>, EngineError> {
         let records = self.in_store(|store| store.images()).await?;
@@ -288,7 +283,7 @@ impl Engine {
         Ok(handle)
     }
 
-    async fn in_store<T: Send + 'static>(
+    pub(crate) async fn in_store<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> Result<T, forkd_store::StoreError> + Send + 'static,
     ) -> Result<T, EngineError> {

@@ -66,6 +66,9 @@ pub enum RequestError {
     /// A field that may not be empty is.
     #[error("{0} must not be empty")]
     Empty(&'static str),
+    /// Two things that exclude each other.
+    #[error("{0} and {1} cannot be asked for together")]
+    Together(&'static str, &'static str),
     /// An uploaded kernel archive is not one.
     #[error("the kernel archive is refused: {0}")]
     KernelArchive(String),
@@ -160,6 +163,7 @@ pub(crate) const NO_SPACE: &str = "no_space";
 pub(crate) fn store_code(e: &StoreError) -> Option<&'static str> {
     match e {
         StoreError::TagTaken { .. } => Some("tag_taken"),
+        StoreError::HasDependents { .. } => Some("has_dependents"),
         StoreError::Locked { .. } => Some("store_in_use"),
         StoreError::Full { .. } => Some(NO_SPACE),
         _ => None,

@@ -15,6 +15,7 @@
 
 mod adopt;
 mod artifacts;
+mod chains;
 mod config;
 mod engine;
 mod error;

@@ -2,11 +2,17 @@
 //!
 //! Field names are those that published forkd clients read; what is ours is optional or additional.
 
+mod chain;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use self::chain::{
+    CollectGarbage, CompactSnapshot, Damage, GarbageItem, GarbageReport, LayerInfo, RemoveSnapshot,
+    SnapshotInfoDetail, VerifyReport, VerifySnapshots,
+};
 use crate::control::CpuModel;
 
 /// Most children of one request.

@@ -31,7 +31,7 @@ impl Content {
         if kind == "image" { Self::Image(hash) } else { Self::Layer(hash) }
     }
 
-    fn hash(&self) -> &str {
+    pub(crate) fn hash(&self) -> &str {
         match self {
             Self::Image(hash) | Self::Layer(hash) => hash,
         }
@@ -88,7 +88,12 @@ impl Store {
         Ok(())
     }
 
-    fn remove_files(&self, content: &Content) -> Result<(), StoreError> {
+    /// Whether a row or an open snapshot names this.
+    pub(crate) fn is_needed(&self, content: &Content) -> Result<bool, StoreError> {
+        Ok(self.shared.open.uses(content.hash()) || self.shared.db.run(|c| content.named(c))?)
+    }
+
+    pub(crate) fn remove_files(&self, content: &Content) -> Result<(), StoreError> {
         match content {
             Content::Image(hash) => disk::remove_file(&self.image_path(hash)),
             Content::Layer(hash) => {

@@ -3,6 +3,7 @@
 //! What the monitor wrote is bounded, hashed and fsynced before it is named. The monitor ran a guest that
 //! may have captured it: its files are input like any other.
 
+mod compact;
 mod examine;
 
 use std::fs::File;
@@ -155,15 +156,20 @@ impl SnapshotDraft {
     /// Checks and hashes everything and makes the snapshot visible under its tag.
     pub fn publish(self, meta: SnapshotMeta) -> Result<SnapshotRecord, StoreError> {
         let examined = self.examine(meta)?;
+        self.commit(&examined)
+    }
+
+    /// Writes what is left to write, moves everything to where it belongs and makes the snapshot visible.
+    fn commit(self, examined: &Examined) -> Result<SnapshotRecord, StoreError> {
         let text = serde_json::to_string_pretty(&examined.manifest)
             .map_err(|e| StoreError::io("write", self.path("manifest.json"), std::io::Error::from(e)))?;
         let id = blake3::hash(text.as_bytes()).to_hex().to_string();
-        self.write_folder(&examined, &text)?;
+        self.write_folder(examined, &text)?;
 
         let store = self.reserved.store.clone();
         let _guard = store.content_lock();
-        self.check_base(&examined)?;
-        let placed = self.place(&id, &examined);
+        self.check_base(examined)?;
+        let placed = self.place(&id, examined);
         let done = placed.and_then(|()| self.reserved.fulfil(&id, &text, &examined.manifest));
         if let Err(error) = done {
             // Opening the store sweeps what this leaves; the first error is the one to know.

@@ -40,7 +40,7 @@ mod store;
 #[cfg(test)]
 mod testing;
 
-pub use chain::{Below, Template};
+pub use chain::{Below, Removal, Template};
 pub use draft::{DraftFiles, SnapshotDraft};
 pub use error::StoreError;
 pub use images::ImageDraft;

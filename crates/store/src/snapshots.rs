@@ -1,17 +1,13 @@
-//! Published snapshots: finding, verifying and removing them.
+//! Published snapshots: finding them.
 
 use std::path::PathBuf;
 
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::SnapshotInfo;
-use rusqlite::{OptionalExtension, params};
+use rusqlite::OptionalExtension;
 
-use crate::chain::view;
-use crate::content::forget;
 use crate::disk;
-use crate::draft::MAX_STATE_BYTES;
 use crate::error::StoreError;
-use crate::layers::{self, LayerBounds};
 use crate::manifest::{MANIFEST_FORMAT, Manifest};
 use crate::records::SnapshotRecord;
 use crate::store::Store;
@@ -107,52 +103,6 @@ impl Store {
     pub(crate) fn layer_table_path(&self, hash: &str) -> PathBuf {
         self.folder("layers").join(format!("{hash}.extents"))
     }
-
-    /// Removes a snapshot. Children that run keep what they need.
-    pub fn remove_snapshot(&self, tag: &Tag) -> Result<(), StoreError> {
-        let _guard = self.content_lock();
-        let record = self.snapshot(tag)?;
-        let doomed = self.shared.db.commit_removal(|t| {
-            t.execute("DELETE FROM snapshots WHERE tag = ?1 AND id = ?2", params![tag.as_str(), record.id])?;
-            forget(t)
-        })?;
-        self.shared.open.forget(&record.id);
-        disk::remove_folder(&self.snapshot_folder(&record.id))?;
-        self.drop_content(doomed)
-    }
-
-    /// Reads everything that a snapshot consists of and compares it with what its names say.
-    pub fn verify_snapshot(&self, tag: &Tag) -> Result<(), StoreError> {
-        let SnapshotRecord { id, manifest, .. } = self.snapshot(tag)?;
-        let text = self.snapshot_folder(&id).join("manifest.json");
-        expect(&text, &id, disk::hash_file("a manifest", &text, 1 << 30)?.1.to_hex().as_str())?;
-        let state = self.state_path(&id);
-        let found = disk::hash_file("a machine state", &state, MAX_STATE_BYTES)?.1.to_hex();
-        expect(&state, &manifest.state_hash, found.as_str())?;
-        let image = self.image_path(&manifest.image.hash);
-        expect(&image, &manifest.image.hash, &layers::hash_image(&image)?)?;
-        for layer in manifest.layers() {
-            let path = self.layer_path(&layer.hash);
-            let bounds = LayerBounds { file_bytes: layer.size_bytes, data_bytes: layer.data_bytes };
-            let found = layers::examine(&path, &self.layer_table_path(&layer.hash), bounds)?;
-            expect(&path, &layer.hash, &found.hash)?;
-        }
-        let folder = self.snapshot_folder(&id);
-        if view::wanted(&manifest) && !view::verify(&folder)? {
-            return Err(StoreError::Damaged {
-                path: folder.join(view::VIEW),
-                found: "something else".to_owned(),
-            });
-        }
-        Ok(())
-    }
-}
-
-fn expect(path: &std::path::Path, expected: &str, found: &str) -> Result<(), StoreError> {
-    if expected == found {
-        return Ok(());
-    }
-    Err(StoreError::Damaged { path: path.to_owned(), found: found.to_owned() })
 }
 
 fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {

@@ -6,6 +6,7 @@ mod doctor;
 mod eval;
 mod exec;
 pub(crate) mod fork;
+mod gc;
 mod image;
 mod images;
 mod kernel;
@@ -20,6 +21,10 @@ mod rmi;
 mod run;
 mod serve;
 mod snapshot;
+mod snapshot_compact;
+mod snapshot_info;
+mod tree;
+mod verify;
 
 use clap::Subcommand;
 use tokio::signal::unix::{SignalKind, signal};
@@ -52,8 +57,18 @@ pub(crate) enum Command {
     Kill(kill::Args),
     /// List snapshots
     Images(images::Args),
+    /// Show which snapshot or sandbox comes from which snapshot
+    Tree(tree::Args),
+    /// Show what a snapshot consists of
+    SnapshotInfo(snapshot_info::Args),
+    /// Make a flat snapshot of one that lies on others
+    SnapshotCompact(snapshot_compact::Args),
     /// Remove snapshots
     Rmi(rmi::Args),
+    /// Remove stored content that nothing names
+    Gc(gc::Args),
+    /// Hash stored snapshots again
+    Verify(verify::Args),
     /// Make, list and remove root file systems
     Image(image::Args),
     /// Fetch and list guest kernels
@@ -87,6 +102,11 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Logs(args) => logs::run(args, context).await,
         Command::Kill(args) => kill::run(args, context).await,
         Command::Images(args) => images::run(args, context).await,
+        Command::Tree(args) => tree::run(args, context).await,
+        Command::SnapshotInfo(args) => snapshot_info::run(args, context).await,
+        Command::SnapshotCompact(args) => snapshot_compact::run(args, context).await,
+        Command::Gc(args) => gc::run(args, context).await,
+        Command::Verify(args) => verify::run(args, context).await,
         Command::Rmi(args) => rmi::run(args, context).await,
         Command::Image(args) => image::run(args, context).await,
         Command::Kernel(args) => kernel::run(args, context).await,

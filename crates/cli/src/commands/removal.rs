@@ -8,16 +8,17 @@ use crate::client::Client;
 use crate::error::CliError;
 use crate::ui::Ui;
 
-/// Removes each of `names` below `folder` of the API, in their order.
+/// Removes each of `names` below `folder` of the API, in their order; `query` goes with each request.
 pub(super) async fn remove<N: Display>(
     client: &Client,
     ui: &Ui,
     folder: &str,
     names: &[N],
+    query: &str,
 ) -> Result<u8, CliError> {
     let (mut removed, mut failed) = (Vec::new(), Vec::new());
     for name in names {
-        match client.delete(&format!("{folder}/{name}")).await {
+        match client.delete(&format!("{folder}/{name}{query}")).await {
             Ok(()) => removed.push(name.to_string()),
             Err(e) => failed.push(e),
         }

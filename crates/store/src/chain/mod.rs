@@ -6,14 +6,21 @@
 //!   take     what a machine that runs on wrote, copied so that nobody else can write to it
 //!   view     the merged upper file that children map
 //!   pins     what a running sandbox keeps: its template, its frozen disk tops
+//!   family   ancestors and dependents; removing with regard to them
+//!   gc       removing what nothing names
+//!   verify   hashing everything again
 //! ```
 
+mod family;
+mod gc;
 mod pins;
 mod stack;
 mod take;
+mod verify;
 pub(crate) mod view;
 mod writer;
 
+pub use family::Removal;
 pub use pins::Template;
 pub(crate) use pins::{name_content, pin_template};
 pub(crate) use stack::Stack;
@@ -47,6 +54,13 @@ impl Store {
         for layer in upper {
             self.lay(&mut stack, layer)?;
         }
+        Ok(stack)
+    }
+
+    /// The layers as one, and nothing below them.
+    pub(crate) fn listed(&self, layers: &[LayerRef]) -> Result<Stack, StoreError> {
+        let mut stack = Stack::default();
+        layers.iter().try_for_each(|layer| self.lay(&mut stack, layer))?;
         Ok(stack)
     }
 

@@ -202,7 +202,7 @@ fn a_tag_that_is_used_again_changes_no_child_and_no_chain() {
     let first = snapshot(&store, &image, "a", None, &[(1, 7)]);
     let second = snapshot(&store, &image, "b", Some(&first), &[(2, 8)]);
     store.put_sandbox(&sandbox("sb-1", &first)).unwrap();
-    store.remove_snapshot(&tag("a")).unwrap();
+    store.remove_snapshot(&tag("a"), Removal::Force).unwrap();
     snapshot(&store, &image, "a", None, &[(1, 99)]);
     assert_eq!(seen(&store, "b")[..3], [0, 7, 8]);
     let template = store.template(&"sb-1".parse().unwrap()).unwrap().unwrap();
@@ -217,7 +217,7 @@ fn a_sandbox_keeps_what_a_branch_of_it_needs() {
     let id = "sb-1".parse().unwrap();
     let first = snapshot(&store, &image, "a", None, &[(1, 7)]);
     store.put_sandboxes(&[sandbox("sb-1", &first), sandbox("sb-2", &first)]).unwrap();
-    store.remove_snapshot(&tag("a")).unwrap();
+    store.remove_snapshot(&tag("a"), Removal::Alone).unwrap();
     store.remove_image(&"py".parse().unwrap()).unwrap();
     drop(store);
     let store = Store::open(folder.path()).unwrap();
@@ -228,7 +228,7 @@ fn a_sandbox_keeps_what_a_branch_of_it_needs() {
     let meta = SnapshotMeta { below: Some(over), branched_from: Some("sb-1".into()), ..meta(&image) };
     draft(&store, "b", &[(2, 8)]).publish(meta).unwrap();
     assert_eq!(seen(&store, "b")[..3], [0, 7, 8]);
-    store.remove_snapshot(&tag("b")).unwrap();
+    store.remove_snapshot(&tag("b"), Removal::Alone).unwrap();
     assert!(store.layer_path(&first.manifest.memory[0].hash).exists());
     store.remove_sandbox(&id).unwrap();
     assert_eq!(count(&store.folder("layers")) + count(&store.folder("images")), 0);
@@ -241,11 +241,11 @@ fn children_that_are_being_forked_keep_a_snapshot_that_is_removed() {
     let image = image(&store);
     let first = snapshot(&store, &image, "a", None, &[(1, 7)]);
     let open = store.open_snapshot(&tag("a")).unwrap();
-    store.remove_snapshot(&tag("a")).unwrap();
+    store.remove_snapshot(&tag("a"), Removal::Alone).unwrap();
     store.put_sandbox(&sandbox("sb-1", &first)).unwrap();
     drop(open);
     let other = snapshot(&store, &image, "other", None, &[(1, 9)]);
-    store.remove_snapshot(&tag("other")).unwrap();
+    store.remove_snapshot(&tag("other"), Removal::Alone).unwrap();
     assert!(!store.layer_path(&other.manifest.memory[0].hash).exists());
     let template = store.template(&"sb-1".parse().unwrap()).unwrap().unwrap();
     assert!(store.open_layer(&template.manifest.memory[0]).is_ok());
@@ -291,7 +291,7 @@ fn a_frozen_top_is_taken_in_kept_by_its_sandbox_and_named_by_a_branch() {
     assert_eq!(branch.manifest.disk, [layer.clone(), next]);
     store.verify_snapshot(&tag("b")).unwrap();
     assert!(is_zero(&[0; 9]) && store.open_layer(&layer).is_ok());
-    store.remove_snapshot(&tag("b")).unwrap();
+    store.remove_snapshot(&tag("b"), Removal::Alone).unwrap();
     assert!(store.open_layer(&layer).is_err());
 }
 

@@ -9,6 +9,7 @@ use forkd_protocol::error::ErrorClass;
 use forkd_protocol::rest::SnapshotTiming;
 
 use super::*;
+use crate::chain::Removal;
 use crate::extents::{PAGE, table};
 use crate::records::ImageRecord;
 
@@ -203,7 +204,7 @@ fn removing_takes_what_only_this_snapshot_needs_and_breaks_nobody_who_has_it_ope
     assert_ne!(one.id, two.id);
     assert_eq!(one.manifest.memory, two.manifest.memory);
     let open = store.open_snapshot(&tag("one")).unwrap();
-    store.remove_snapshot(&tag("one")).unwrap();
+    store.remove_snapshot(&tag("one"), Removal::Alone).unwrap();
     store.verify_snapshot(&tag("two")).unwrap();
     assert!(matches!(store.open_snapshot(&tag("one")), Err(StoreError::NotFound { .. })));
 
@@ -211,7 +212,7 @@ fn removing_takes_what_only_this_snapshot_needs_and_breaks_nobody_who_has_it_ope
     store.remove_image(&"py".parse().unwrap()).unwrap();
     assert!(py.path.exists());
     store.verify_snapshot(&tag("two")).unwrap();
-    store.remove_snapshot(&tag("two")).unwrap();
+    store.remove_snapshot(&tag("two"), Removal::Alone).unwrap();
     // Whoever has it open may be forking children of it, whose rows are still to come.
     assert_eq!((tree(folder.path()).len(), empty.len()), (5, 1));
 
@@ -222,7 +223,7 @@ fn removing_takes_what_only_this_snapshot_needs_and_breaks_nobody_who_has_it_ope
     drop(open);
     store.drop_content([]).unwrap();
     assert!(tree(folder.path()).is_empty(), "{:?}", tree(folder.path()));
-    assert_eq!(store.remove_snapshot(&tag("two")).unwrap_err().class(), ErrorClass::NotFound);
+    assert_eq!(store.remove_snapshot(&tag("two"), Removal::Alone).unwrap_err().class(), ErrorClass::NotFound);
 }
 
 #[test]
