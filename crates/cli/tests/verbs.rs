@@ -202,7 +202,7 @@ async fn remove(
     Path(tag): Path<String>,
     uri: axum::http::Uri,
 ) -> impl IntoResponse {
-    if tag == "needed" && uri.query().is_none() {
+    if tag == "needed" && uri.query().is_none() && !seen.killed.lock().unwrap().contains(&"leaf".to_owned()) {
         let body = json!({ "error": "leaf descend from \"needed\"", "code": "has_dependents" });
         return (StatusCode::CONFLICT, axum::Json(body)).into_response();
     }
@@ -395,7 +395,10 @@ fn a_snapshot_that_others_descend_from_goes_only_on_purpose() {
     assert!(controller.run(&["rmi", "needed", "--cascade"]).status.success());
     assert!(controller.run(&["rmi", "--force", "needed"]).status.success());
     assert_eq!(controller.run(&["rmi", "--force", "--cascade", "needed"]).status.code(), Some(2));
-    assert_eq!(*controller.seen.killed.lock().unwrap(), ["needed?cascade=true", "needed?force=true"]);
+    let out = controller.run(&["rmi", "needed", "nope", "leaf"]);
+    assert_eq!((out.status.code(), text(&out.stdout)), (Some(3), "leaf\nneeded\n".into()));
+    let gone = ["needed?cascade=true", "needed?force=true", "leaf", "needed"];
+    assert_eq!(*controller.seen.killed.lock().unwrap(), gone);
 }
 
 #[test]

@@ -165,6 +165,11 @@ impl SnapshotDraft {
             .map_err(|e| StoreError::io("write", self.path("manifest.json"), std::io::Error::from(e)))?;
         let id = blake3::hash(text.as_bytes()).to_hex().to_string();
         self.write_folder(examined, &text)?;
+        // Before the lock is taken: forks wait for it, and this waits for the disk.
+        for new in examined.new_layers() {
+            disk::seal(&new.table)?;
+            disk::seal(&new.data)?;
+        }
 
         let store = self.reserved.store.clone();
         let _guard = store.content_lock();
@@ -184,9 +189,14 @@ impl SnapshotDraft {
     fn write_folder(&self, examined: &Examined, text: &str) -> Result<(), StoreError> {
         let folder = self.path(FOLDER);
         disk::create_folder(&folder)?;
-        if view::wanted(&examined.manifest) {
-            let stack = self.whole_memory(examined)?;
-            view::write(&stack, examined.manifest.memory_bytes(), &folder)?;
+        match (&examined.memory, &*examined.manifest.memory) {
+            (Some(new), [_, only]) if view::can_be(only) => {
+                view::link(only, (&new.data, &new.table), &folder)?;
+            }
+            (_, memory) if view::wanted(memory) => {
+                view::write(&self.whole_memory(examined)?, examined.manifest.memory_bytes(), &folder)?;
+            }
+            _ => {}
         }
         disk::rename(&examined.state, &folder.join(STATE))?;
         let path = folder.join("manifest.json");
@@ -216,8 +226,6 @@ impl SnapshotDraft {
     fn place(&self, id: &str, examined: &Examined) -> Result<(), StoreError> {
         let store = &self.reserved.store;
         for new in examined.new_layers() {
-            disk::seal(&new.table)?;
-            disk::seal(&new.data)?;
             store.place_layer(&new.layer.hash, &new.data, &new.table)?;
         }
         disk::sync_folder(&store.folder("layers"))?;

@@ -96,20 +96,19 @@ impl Store {
         Ok(open)
     }
 
-    /// A snapshot whose view is sound. Neither row nor files can go away while the lock is held; making a view
-    /// takes too long for that.
+    /// A snapshot whose view is sound. Neither row nor files can go away while the lock is held; looking after the
+    /// view may take too long for that.
     fn with_view(&self, tag: &Tag) -> Result<(MutexGuard<'_, ()>, SnapshotRecord), StoreError> {
-        let mut made = None;
         loop {
-            let guard = self.content_lock();
             let record = self.snapshot(tag)?;
-            let wanted = view::wanted(&record.manifest) && made.as_ref() != Some(&record.id);
-            if !wanted || view::is_sound(&self.snapshot_folder(&record.id)) {
+            let folder = self.snapshot_folder(&record.id);
+            if view::wanted(&record.manifest.memory) && !view::is_sound(&folder) {
+                self.rebuild_view(&record)?;
+            }
+            let guard = self.content_lock();
+            if self.snapshot(tag)?.id == record.id {
                 return Ok((guard, record));
             }
-            drop(guard);
-            self.rebuild_view(&record)?;
-            made = Some(record.id);
         }
     }
 
@@ -120,7 +119,7 @@ impl Store {
         if let Some(base) = manifest.memory.first() {
             wanted.push((FdRole::MemoryBase, self.layer_path(&base.hash)));
         }
-        if view::wanted(manifest) {
+        if view::wanted(&manifest.memory) {
             let folder = self.snapshot_folder(&record.id);
             wanted.push((FdRole::MemoryUpper, folder.join(view::VIEW)));
             wanted.push((FdRole::MemoryUpperExtents, folder.join(view::VIEW_EXTENTS)));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::{LayerInfo, SnapshotInfoDetail};
 
-use super::view::VIEW;
+use super::view;
 use crate::content::forget;
 use crate::disk;
 use crate::error::StoreError;
@@ -40,7 +40,7 @@ impl Store {
             created_at_unix: info.created_at_unix,
             memory_logical_bytes: manifest.memory_mib << 20,
             memory_physical_bytes: physical(&memory_layers),
-            view_physical_bytes: disk::physical_bytes(&self.snapshot_folder(&id).join(VIEW)),
+            view_physical_bytes: view::physical_bytes(&self.snapshot_folder(&id)),
             disk_logical_bytes: manifest.image.size_bytes,
             disk_physical_bytes: physical(&disk_layers),
             vmstate_bytes: manifest.state_bytes,
@@ -151,7 +151,11 @@ mod tests {
             detail.memory_layers.iter().map(|l| l.logical_bytes).collect::<Vec<_>>(),
             [8192, 4096, 4096]
         );
-        assert!(detail.view_physical_bytes > 0 && detail.memory_physical_bytes >= 4 * 4096);
+        assert!(
+            detail.view_physical_bytes > 0
+                && store.snapshot_detail(&tag("b")).unwrap().view_physical_bytes == 0
+        );
+        assert!(detail.memory_physical_bytes >= 4 * 4096);
         assert_eq!(store.snapshot_detail(&tag("a")).unwrap().dependents, ["b", "side", "c"]);
 
         let refused = store.remove_snapshot(&tag("a"), Removal::Alone).unwrap_err();

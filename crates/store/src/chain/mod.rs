@@ -24,7 +24,7 @@ pub use family::Removal;
 pub use pins::Template;
 pub(crate) use pins::{name_content, pin_template};
 pub(crate) use stack::Stack;
-pub(crate) use take::take;
+pub(crate) use take::{page_runs, take};
 pub(crate) use writer::LayerWriter;
 
 use crate::disk;
@@ -82,5 +82,7 @@ impl Store {
     }
 }
 
+#[cfg(test)]
+mod life_tests;
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! Its monitor may have been captured and may still have the files open for writing, so they are never made
 //! part of the store: what counts is the copy, hashed from the very bytes that are written.
 
+use std::ops::Range;
 use std::path::Path;
 
 use super::{LayerWriter, Stack};
@@ -28,22 +29,23 @@ pub(crate) fn take(
         let Some(below) = below else { return writer.pages(first, bytes) };
         under.resize(bytes.len(), 0);
         below.read(first, &mut under)?;
-        for (start, end) in differing(bytes, &under) {
-            writer.pages(first + start as u64 / PAGE, &bytes[start..end])?;
+        let pages = bytes.chunks(PAGE as usize).zip(under.chunks(PAGE as usize));
+        for run in page_runs(pages.map(|(new, old)| new != old)) {
+            writer.pages(first + run.start as u64 / PAGE, &bytes[run])?;
         }
         Ok(())
     })?;
     writer.finish(size)
 }
 
-/// Where whole pages differ: byte ranges.
-fn differing(new: &[u8], old: &[u8]) -> Vec<(usize, usize)> {
+/// Runs of pages that are kept, as byte ranges.
+pub(crate) fn page_runs(kept: impl Iterator<Item = bool>) -> Vec<Range<usize>> {
     let page = PAGE as usize;
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for (n, _) in new.chunks(page).zip(old.chunks(page)).enumerate().filter(|(_, (new, old))| new != old) {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (n, _) in kept.enumerate().filter(|(_, kept)| *kept) {
         match runs.last_mut() {
-            Some(last) if last.1 == n * page => last.1 += page,
-            _ => runs.push((n * page, (n + 1) * page)),
+            Some(last) if last.end == n * page => last.end += page,
+            _ => runs.push(n * page..(n + 1) * page),
         }
     }
     runs

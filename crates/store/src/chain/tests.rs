@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use forkd_protocol::control::FdRole;
 use proptest::prelude::*;
@@ -81,6 +81,27 @@ fn a_scattered_guest_has_a_view_of_few_extents_whose_gaps_are_filled_from_below(
     assert_eq!(seen(&store, "odd"), expected);
     let view = store.snapshot_folder(&second.id).join("view.extents");
     assert_eq!(extents_of(&File::open(view).unwrap(), 2048 * PAGE).len(), 256);
+}
+
+#[test]
+fn one_layer_of_few_extents_is_its_own_view() {
+    let (_folder, store) = opened();
+    let image = image(&store);
+    let first = snapshot(&store, &image, "a", None, &[(1, 7)]);
+    let second = snapshot(&store, &image, "b", Some(&first), &[(2, 8)]);
+    let inode = |path: std::path::PathBuf| fs::metadata(path).unwrap().ino();
+    let view = store.snapshot_folder(&second.id).join("view");
+    let layer = &second.manifest.memory[1];
+    assert_eq!(inode(view.clone()), inode(store.layer_path(&layer.hash)));
+    // The same content again is another file; the layer is the first one's.
+    let third = snapshot(&store, &image, "c", Some(&first), &[(2, 8)]);
+    assert_eq!(third.manifest.memory[1], *layer);
+    assert_eq!(seen(&store, "c"), seen(&store, "b"));
+    fs::remove_file(&view).unwrap();
+    store.shared.open.forget(&second.id);
+    assert_eq!(seen(&store, "b")[..3], [0, 7, 8]);
+    assert_ne!(inode(view), inode(store.layer_path(&layer.hash)));
+    store.verify_snapshot(&tag("b")).unwrap();
 }
 
 #[test]
@@ -170,7 +191,8 @@ fn a_view_that_is_lost_or_damaged_is_made_again() {
     let (_folder, store) = opened();
     let image = image(&store);
     let first = snapshot(&store, &image, "a", None, &[(1, 7)]);
-    let second = snapshot(&store, &image, "b", Some(&first), &[(2, 8), (9, 3)]);
+    let second = snapshot(&store, &image, "a2", Some(&first), &[(5, 5)]);
+    let second = snapshot(&store, &image, "b", Some(&second), &[(2, 8), (9, 3)]);
     let folder = store.snapshot_folder(&second.id);
     let expected = seen(&store, "b");
     let tear = |name: &str, tear: &dyn Fn(&std::path::Path)| {

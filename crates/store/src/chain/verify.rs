@@ -47,7 +47,7 @@ impl Store {
         // What was found wrong with each file.
         let mut done: HashMap<PathBuf, Option<usize>> = HashMap::new();
         for record in &records {
-            if rebuild_views && view::wanted(&record.manifest) {
+            if rebuild_views && view::wanted(&record.manifest.memory) {
                 report.views_rebuilt += u64::from(self.rebuilt(record, &mut report)?);
             }
             for part in self.parts(record) {
@@ -139,7 +139,8 @@ impl Store {
                 is: Is::Layer(layer),
             }));
         }
-        if view::wanted(manifest) {
+        // As a layer it is looked at already.
+        if view::wanted(&manifest.memory) && !view::is_layer(&folder) {
             parts.push(Part { kind: "view", path: folder.join(VIEW), is: Is::View(folder) });
         }
         parts
@@ -190,8 +191,8 @@ mod tests {
         snapshot(&store, &image, "c", Some(&b), &[(3, 3)]);
         snapshot(&store, &image, "other", None, &[(9, 9)]);
         let sound = store.verify(None, false).unwrap();
-        // Four manifests, states and memory layers, two views, one image.
-        assert_eq!((sound.snapshots, sound.files, sound.damage.len()), (4, 15, 0));
+        // Four manifests, states and memory layers, one view that is no layer, one image.
+        assert_eq!((sound.snapshots, sound.files, sound.damage.len()), (4, 14, 0));
 
         let damaged = store.layer_path(&b.manifest.memory[1].hash);
         let file = File::options().write(true).open(&damaged).unwrap();
@@ -218,14 +219,15 @@ mod tests {
         let store = Store::open(folder.path()).unwrap();
         let image = image(&store);
         let a = snapshot(&store, &image, "a", None, &[(1, 1)]);
-        let b = snapshot(&store, &image, "b", Some(&a), &[(2, 2)]);
+        let b = snapshot(&store, &image, "a2", Some(&a), &[(2, 5)]);
+        let b = snapshot(&store, &image, "b", Some(&b), &[(2, 2)]);
         let view = store.snapshot_folder(&b.id).join(VIEW);
         let before = fs::read(&view).unwrap();
         File::options().write(true).open(&view).unwrap().write_all_at(&[7], 2 * PAGE).unwrap();
         let report = store.verify(None, false).unwrap();
         assert_eq!(report.damage.iter().map(|d| d.kind.as_str()).collect::<Vec<_>>(), ["view"]);
         let report = store.verify(None, true).unwrap();
-        assert_eq!((report.views_rebuilt, report.damage.len()), (1, 0));
+        assert_eq!((report.views_rebuilt, report.damage.len()), (2, 0));
         assert_eq!(fs::read(&view).unwrap(), before);
     }
 }

@@ -1,8 +1,9 @@
 //! Views: all layers above the base in one file, in few extents.
 //!
 //! A mapping costs microseconds at every fork, so children do not map layers but the base and one upper file
-//! with at most [`MAX_EXTENTS`] extents; small gaps between its extents are filled with what lies below. A view
-//! is derived: lost or damaged, it is made again from its layers.
+//! with at most [`MAX_EXTENTS`] extents; small gaps between its extents are filled with what lies below. A layer that
+//! alone lies on a base and has few extents is its own view. A view is derived: lost or damaged, it is made again from
+//! its layers.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,12 +11,13 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::take::Files;
 use super::{LayerWriter, Stack};
 use crate::disk;
 use crate::error::StoreError;
 use crate::extents::{Extent, PAGE};
 use crate::layers::{self, LayerBounds};
-use crate::manifest::{LayerRef, Manifest};
+use crate::manifest::LayerRef;
 use crate::records::SnapshotRecord;
 use crate::store::Store;
 
@@ -41,9 +43,23 @@ struct Check {
     modified_ns: [i64; 2],
 }
 
-/// Whether a snapshot of this shape has a view.
-pub(crate) fn wanted(manifest: &Manifest) -> bool {
-    manifest.memory.len() > 1
+/// Whether a snapshot of these memory layers has a view.
+pub(crate) fn wanted(memory: &[LayerRef]) -> bool {
+    memory.len() > 1
+}
+
+/// Whether a layer that alone lies on a base is a view as it is.
+pub(crate) fn can_be(layer: &LayerRef) -> bool {
+    layer.extents <= MAX_EXTENTS as u64
+}
+
+/// Makes a layer the view in `folder`: one file, written and cached once, under both names.
+pub(crate) fn link(layer: &LayerRef, from: Files<'_>, folder: &Path) -> Result<(), StoreError> {
+    for (from, name) in [(from.0, VIEW), (from.1, VIEW_EXTENTS)] {
+        fs::hard_link(from, folder.join(name)).map_err(|e| StoreError::io("link", from, e))?;
+        disk::seal(from)?;
+    }
+    write_check(folder, layer.clone())
 }
 
 /// Writes the view of `stack` into `folder`.
@@ -127,6 +143,16 @@ fn hashes(folder: &Path, view: &LayerRef) -> Result<bool, StoreError> {
 fn read_check(folder: &Path) -> Option<Check> {
     let check: Check = serde_json::from_slice(&fs::read(folder.join(VIEW_CHECK)).ok()?).ok()?;
     Some(check).filter(|check| check.view.extents <= MAX_EXTENTS as u64)
+}
+
+/// Whether the view in `folder` is the file of a layer.
+pub(crate) fn is_layer(folder: &Path) -> bool {
+    fs::metadata(folder.join(VIEW)).is_ok_and(|m| m.nlink() > 1)
+}
+
+/// Bytes on disk that the view in `folder` takes beside the layers.
+pub(crate) fn physical_bytes(folder: &Path) -> u64 {
+    if is_layer(folder) { 0 } else { disk::physical_bytes(&folder.join(VIEW)) }
 }
 
 fn length(folder: &Path) -> Option<u64> {

@@ -6,7 +6,7 @@ use forkd_protocol::names::Tag;
 
 use super::examine::{Examined, NewLayer};
 use super::{MAX_STATE_BYTES, SnapshotDraft, TAKEN_STATE};
-use crate::chain::{LayerWriter, Stack};
+use crate::chain::{LayerWriter, Stack, page_runs};
 use crate::disk;
 use crate::error::StoreError;
 use crate::extents::PAGE;
@@ -94,14 +94,9 @@ impl SnapshotDraft {
             for first in (run.first..run.end()).step_by((STEP / PAGE) as usize) {
                 let bytes = &mut buffer[..((run.end() - first) * PAGE).min(STEP) as usize];
                 stack.read(first, bytes)?;
-                if keep == Keep::Listed {
-                    writer.pages(first, bytes)?;
-                    continue;
-                }
-                for (page, bytes) in (first..).zip(bytes.chunks(PAGE as usize)) {
-                    if !is_zero(bytes) {
-                        writer.pages(page, bytes)?;
-                    }
+                let kept = |page: &[u8]| keep == Keep::Listed || !is_zero(page);
+                for run in page_runs(bytes.chunks(PAGE as usize).map(kept)) {
+                    writer.pages(first + run.start as u64 / PAGE, &bytes[run])?;
                 }
             }
         }
