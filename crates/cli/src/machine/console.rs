@@ -20,10 +20,18 @@ pub(crate) enum Event {
     ControllerStarts,
     /// The controller ended.
     ControllerEnded,
+    /// Its kernel says that one of its processors stands still.
+    Stalled,
 }
+
+/// What Linux says where a processor has lost its timer.
+const STALL: &str = "rcu_preempt detected stalls on CPUs/tasks";
 
 /// What `line` means, if it is one of ours.
 fn parse(line: &str) -> Option<Event> {
+    if line.contains(STALL) {
+        return Some(Event::Stalled);
+    }
     let said = line.trim().strip_prefix("forkd-machine: ")?;
     let owned = str::to_owned;
     let stage = said.strip_prefix("stage ").map(|s| Event::Stage(doing(s)));
@@ -109,6 +117,8 @@ mod tests {
         let mut later = Console::from_now(&path).unwrap();
         log.write_all(b"forkd-machine: controller starts\nforkd-machine: controller ended with 1\n").unwrap();
         assert_eq!(later.events().unwrap(), [Event::ControllerStarts, Event::ControllerEnded]);
+        log.write_all(b"[   24.161714] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:\r\n").unwrap();
+        assert_eq!(later.events().unwrap(), [Event::Stalled]);
         log.write_all(&[b'x'; 10_000]).unwrap();
         log.write_all(b"\nforkd-machine: note: a\n").unwrap();
         assert_eq!(later.events().unwrap(), [Event::Note("a".into())]);

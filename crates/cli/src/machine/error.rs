@@ -69,6 +69,12 @@ pub(crate) enum MachineError {
         /// The end of its console.
         tail: String,
     },
+    /// One of its processors stood still while it started.
+    #[error("a processor of the machine stood still while it was {doing}")]
+    Stalled {
+        /// What it was doing.
+        doing: String,
+    },
     /// The controller in the machine ends again and again.
     #[error("the controller in the machine ends again and again: {tail}")]
     Controller {
@@ -110,7 +116,8 @@ impl MachineError {
             | Self::ToolFailed { .. }
             | Self::Ended { .. }
             | Self::Controller { .. }
-            | Self::TooSlow { .. } => ErrorClass::Internal,
+            | Self::TooSlow { .. }
+            | Self::Stalled { .. } => ErrorClass::Internal,
         }
     }
 
@@ -130,7 +137,7 @@ impl MachineError {
             Self::Record { .. } => {
                 Some("end its QEMU by hand if it still runs, then remove the file".to_owned())
             }
-            Self::Ended { .. } | Self::Controller { .. } | Self::TooSlow { .. } => {
+            Self::Ended { .. } | Self::Controller { .. } | Self::TooSlow { .. } | Self::Stalled { .. } => {
                 Some("`forkd machine logs` shows the console and the controller's log".to_owned())
             }
             _ => None,

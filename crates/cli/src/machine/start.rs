@@ -16,6 +16,9 @@ use super::wait::{Until, answers, wait};
 use super::{disks, initrd, ports, qemu, ssh, stop, swap};
 use crate::ui::Ui;
 
+/// How often a machine is booted whose processors stand still: QEMU loses a processor's timer now and then where the
+/// computer is busy, and Linux does not get over that.
+const BOOTS: u32 = 3;
 const DEFAULT_API_PORT: u16 = 8889;
 const DEFAULT_DATA_GIB: u64 = 32;
 const DEFAULT_MEMORY_MIB: u64 = 6144;
@@ -142,10 +145,40 @@ fn boot(ui: &Ui, dirs: &Dirs, programs: &Programs, options: &StartOptions) -> Re
         root_disk,
         programs: programs.hashes.clone(),
     };
+    let files = BootFiles { kernel: &package.vmlinuz, image: &image, data_disk: &data_disk };
+    let mut attempts = 1..=BOOTS;
+    loop {
+        let last = attempts.next() == Some(BOOTS);
+        match boot_once(ui, dirs, plan.clone(), &files, options.until) {
+            Err(MachineError::Stalled { doing }) if !last => {
+                ui.note(&format!(
+                    "a processor of the machine stood still while it was {doing}; booting it again"
+                ));
+                end_orphan(dirs)?;
+            }
+            booted => return booted,
+        }
+    }
+}
+
+/// What a machine boots from.
+struct BootFiles<'a> {
+    kernel: &'a std::path::Path,
+    image: &'a std::path::Path,
+    data_disk: &'a std::path::Path,
+}
+
+fn boot_once(
+    ui: &Ui,
+    dirs: &Dirs,
+    plan: Plan,
+    files: &BootFiles<'_>,
+    until: Until,
+) -> Result<Record, MachineError> {
     let step = ui.step("booting the machine");
-    let record = launch(dirs, plan, &package.vmlinuz, &image, &data_disk)?;
-    await_started(dirs, &record, options.until, &step)?;
-    let what = if options.until == Until::Answers { "its controller answers" } else { "it is up" };
+    let record = launch(dirs, plan, files.kernel, files.image, files.data_disk)?;
+    await_started(dirs, &record, until, &step)?;
+    let what = if until == Until::Answers { "its controller answers" } else { "it is up" };
     step.done(what);
     Ok(record)
 }

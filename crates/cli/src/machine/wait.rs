@@ -48,6 +48,9 @@ pub(crate) fn wait(
     let mut ends_before = None;
     loop {
         for event in console.events().map_err(|e| MachineError::io("read", &log, e))? {
+            if event == Event::Stalled && !progress.up {
+                return Err(MachineError::Stalled { doing: progress.doing });
+            }
             progress.take(event, step).map_err(|tail| progress_failed(&progress, tail))?;
         }
         // A machine that has run for long may have seen its controller end, and come back, many times.
@@ -96,6 +99,8 @@ impl Progress {
             Event::Failed(why) => return Err(why),
             Event::ControllerStarts => self.up = true,
             Event::ControllerEnded => self.ends += 1,
+            // One that is up may only have waited for the computer under it.
+            Event::Stalled => {}
         }
         Ok(())
     }
