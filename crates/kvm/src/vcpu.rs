@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use kvm_bindings::{
-    CpuId, KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_cpuid_entry2, kvm_fpu, kvm_regs, kvm_sregs,
+    CpuId, KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_cpuid_entry2, kvm_fpu, kvm_regs, kvm_run,
+    kvm_sregs,
 };
 use kvm_ioctls::{Cap, Kvm, VcpuExit, VcpuFd};
 
@@ -54,10 +55,22 @@ pub struct Vcpu {
     shown: Vec<kvm_cpuid_entry2>,
 }
 
+/// Keeps the pages that are shared with KVM out of copies of this process: they would keep the vCPU, and with it the
+/// whole virtual machine, alive after the process has ended.
+fn keep_from_copies(run: &mut kvm_run, bytes: usize) -> Result<(), KvmError> {
+    // SAFETY: `run` is the start of a mapping of `bytes` bytes that `VcpuFd` made and keeps; the advice changes nothing
+    // for this process.
+    match unsafe { libc::madvise(std::ptr::from_mut(run).cast(), bytes, libc::MADV_DONTFORK) } {
+        0 => Ok(()),
+        _ => Err(kvm_ioctls::Error::last()).asked("keep a vCPU out of copies of this process"),
+    }
+}
+
 impl Vcpu {
-    pub(crate) fn new(mut fd: VcpuFd, kvm: Arc<Kvm>) -> Self {
+    pub(crate) fn new(mut fd: VcpuFd, run_bytes: usize, kvm: Arc<Kvm>) -> Result<Self, KvmError> {
+        keep_from_copies(fd.get_kvm_run(), run_bytes)?;
         let kicker = Kicker::new(&raw mut fd.get_kvm_run().immediate_exit);
-        Self { fd, kicker, kvm, shown: Vec::new() }
+        Ok(Self { fd, kicker, kvm, shown: Vec::new() })
     }
 
     /// What gets this vCPU out of the guest.

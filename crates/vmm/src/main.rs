@@ -42,6 +42,7 @@ fn serve() -> ExitCode {
 }
 
 fn run() -> Result<Exit, MonitorError> {
+    forkd_vmm::writer::never_wait();
     let listener = std::io::stdin().as_fd().try_clone_to_owned().map_err(MonitorError::Events)?;
     let entropy = File::open("/dev/urandom").map_err(MonitorError::Events)?;
     let host = Host { hypervisor: Hypervisor::open()?, entropy };

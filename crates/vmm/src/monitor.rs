@@ -159,7 +159,7 @@ impl Monitor {
             Request::Resume => self.machine()?.resume()?,
             Request::Snapshot(snapshot) => {
                 let handed = Handed::new(&snapshot.roles, descriptors)?;
-                return Ok(Reply::Snapshotted(self.machine()?.snapshot(handed, snapshot.resume)?));
+                return Ok(Reply::Snapshotted(self.machine()?.snapshot(handed, &snapshot)?));
             }
             Request::Stop => self.stop = true,
         }
