@@ -51,6 +51,10 @@ impl Controller {
             .route("/v1/sandboxes/{id}/stats", get(stats))
             .route("/v1/snapshots", get(snapshots).post(snapshot))
             .route("/v1/snapshots/{tag}", delete(remove))
+            .route("/v1/snapshots/{tag}/info", get(detail))
+            .route("/v1/snapshots/{tag}/compact", post(compact))
+            .route("/v1/gc", post(gc))
+            .route("/v1/verify", post(verify))
             .route("/v1/images", get(|| async { axum::Json(json!([image()])) }))
             .route("/v1/images/py", get(|| async { axum::Json(image()) }))
             .route("/v1/images/{name}", delete(remove))
@@ -160,12 +164,53 @@ async fn snapshots() -> impl IntoResponse {
     axum::Json(json!([made("base", 6), made("code-interpreter-v1", 6), made("img-py", 4), own, old]))
 }
 
-async fn remove(State(seen): State<Shared>, Path(tag): Path<String>) -> impl IntoResponse {
+async fn detail(Path(tag): Path<String>) -> impl IntoResponse {
+    let layer =
+        |hash: &str| json!({ "hash": hash, "logical_bytes": 8192, "physical_bytes": 4096, "extents": 3 });
+    axum::Json(json!({
+        "tag": tag, "id": "its-hash", "dir": "/d", "created_at_unix": 1, "memory_logical_bytes": 512 << 20,
+        "memory_physical_bytes": 1 << 20, "view_physical_bytes": 4096, "disk_logical_bytes": 1 << 30,
+        "disk_physical_bytes": 0, "vmstate_bytes": 9000, "parent_tag": "base", "parent_content_hash": "p",
+        "chain_depth": 2, "ancestors": ["base"], "dependents": ["leaf"], "image": "py", "image_hash": "i",
+        "memory_layers": [layer("lower"), layer("upper")], "disk_layers": [layer("top")],
+        "kernel": "k", "agent_protocol": 1
+    }))
+}
+
+async fn compact(Path(tag): Path<String>, axum::Json(request): axum::Json<Value>) -> impl IntoResponse {
+    assert_eq!(tag, "long");
+    (StatusCode::CREATED, axum::Json(made(request["to"].as_str().unwrap(), 7)))
+}
+
+async fn gc(uri: axum::http::Uri) -> impl IntoResponse {
+    let dry_run = uri.query() == Some("dry_run=true");
+    let items = json!([{ "kind": "layer", "name": "left", "bytes": 4096 }]);
+    axum::Json(json!({ "dry_run": dry_run, "items": items, "bytes": 4096 }))
+}
+
+async fn verify(axum::Json(request): axum::Json<Value>) -> impl IntoResponse {
+    let damage =
+        json!([{ "kind": "memory layer", "path": "/l/x", "error": "/l/x is damaged", "tags": ["a", "b"] }]);
+    let sound = request["tag"] == "sound";
+    let views = u32::from(request["rebuild_views"] == true);
+    let damage = if sound { json!([]) } else { damage };
+    axum::Json(json!({ "snapshots": 2, "files": 9, "views_rebuilt": views, "damage": damage }))
+}
+
+async fn remove(
+    State(seen): State<Shared>,
+    Path(tag): Path<String>,
+    uri: axum::http::Uri,
+) -> impl IntoResponse {
+    if tag == "needed" && uri.query().is_none() && !seen.killed.lock().unwrap().contains(&"leaf".to_owned()) {
+        let body = json!({ "error": "leaf descend from \"needed\"", "code": "has_dependents" });
+        return (StatusCode::CONFLICT, axum::Json(body)).into_response();
+    }
     if tag.starts_with("nope") {
         let body = json!({ "error": format!("there is no {tag:?}"), "code": "not_found" });
         return (StatusCode::NOT_FOUND, axum::Json(body)).into_response();
     }
-    seen.killed.lock().unwrap().push(tag);
+    seen.killed.lock().unwrap().push(uri.query().map_or(tag.clone(), |query| format!("{tag}?{query}")));
     StatusCode::NO_CONTENT.into_response()
 }
 
@@ -339,6 +384,61 @@ fn one_that_cannot_be_removed_does_not_keep_the_others() {
         }
         assert_eq!(std::mem::take(&mut *controller.seen.killed.lock().unwrap()), ["a", "b"]);
     }
+}
+
+#[test]
+fn a_snapshot_that_others_descend_from_goes_only_on_purpose() {
+    let controller = Controller::start();
+    let out = controller.run(&["rmi", "needed"]);
+    assert_eq!(out.status.code(), Some(4));
+    assert!(text(&out.stderr).contains("leaf descend from"), "{}", text(&out.stderr));
+    assert!(controller.run(&["rmi", "needed", "--cascade"]).status.success());
+    assert!(controller.run(&["rmi", "--force", "needed"]).status.success());
+    assert_eq!(controller.run(&["rmi", "--force", "--cascade", "needed"]).status.code(), Some(2));
+    let out = controller.run(&["rmi", "needed", "nope", "leaf"]);
+    assert_eq!((out.status.code(), text(&out.stdout)), (Some(3), "leaf\nneeded\n".into()));
+    let gone = ["needed?cascade=true", "needed?force=true", "leaf", "needed"];
+    assert_eq!(*controller.seen.killed.lock().unwrap(), gone);
+}
+
+#[test]
+fn chains_are_shown_flattened_checked_and_cleaned_up_after() {
+    let controller = Controller::start();
+    let out = controller.run(&["snapshot-info", "long"]);
+    let shown = text(&out.stdout);
+    for expected in ["its-hash", "depth           2", "ancestors       base", "dependents      leaf", "upper"]
+    {
+        assert!(shown.contains(expected), "{shown}");
+    }
+    let out = controller.run(&["snapshot-info", "long", "--json"]);
+    assert_eq!(serde_json::from_slice::<Value>(&out.stdout).unwrap()["chain_depth"], 2);
+
+    let out = controller.run(&["snapshot-compact", "--from", "long", "--to", "flat"]);
+    assert!(text(&out.stdout).starts_with("flat: "), "{}", text(&out.stdout));
+
+    let out = controller.run(&["gc", "--dry-run"]);
+    assert!(text(&out.stdout).contains("would be freed"), "{}", text(&out.stdout));
+    let out = controller.run(&["gc", "--json"]);
+    assert_eq!(serde_json::from_slice::<Value>(&out.stdout).unwrap()["dry_run"], false);
+
+    let out = controller.run(&["verify"]);
+    assert_eq!(out.status.code(), Some(8));
+    assert!(text(&out.stdout).contains("damaged memory layer: /l/x is damaged (needed by a, b)"));
+    let out = controller.run(&["verify", "sound", "--rebuild-views"]);
+    assert!(
+        out.status.success() && text(&out.stdout).contains("1 views made again"),
+        "{}",
+        text(&out.stdout)
+    );
+
+    let out = controller.run(&["tree"]);
+    assert!(
+        text(&out.stdout).contains("└── ") && text(&out.stdout).contains("sb-2"),
+        "{}",
+        text(&out.stdout)
+    );
+    let out = controller.run(&["tree", "--json"]);
+    assert!(serde_json::from_slice::<Value>(&out.stdout).unwrap().is_array());
 }
 
 #[test]

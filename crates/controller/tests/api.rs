@@ -43,6 +43,10 @@ fn bad_names_in_paths_are_refused_and_touch_nothing() {
     let before = files(controller.folder.path());
     for name in bad_names() {
         controller.delete(&format!("/v1/snapshots/{name}")).refused(400);
+        if !name.contains('/') {
+            controller.get(&format!("/v1/snapshots/{name}/info")).refused(400);
+            controller.post(&format!("/v1/snapshots/{name}/compact"), r#"{"to":"t"}"#).refused(400);
+        }
         controller.get(&format!("/v1/sandboxes/{name}")).refused(400);
         controller.delete(&format!("/v1/sandboxes/{name}")).refused(400);
         controller.get(&format!("/v1/images/{name}")).refused(400);
@@ -69,6 +73,8 @@ fn bad_names_in_bodies_are_refused_and_touch_nothing() {
             .post("/v1/snapshots", &format!(r#"{{"tag":"t","image":"py","kernel":{tag}}}"#))
             .refused(400);
         controller.post("/v1/sandboxes", &format!(r#"{{"snapshot_tag":{tag}}}"#)).refused(400);
+        controller.post("/v1/snapshots/t/compact", &format!(r#"{{"to":{tag}}}"#)).refused(400);
+        controller.post("/v1/verify", &format!(r#"{{"tag":{tag}}}"#)).refused(400);
     }
     assert_eq!(files(controller.folder.path()), before);
 }
@@ -85,6 +91,9 @@ fn numbers_out_of_range_and_empty_commands_are_refused() {
         controller.post("/v1/snapshots", &format!(r#"{{"tag":"t","image":"py",{field}}}"#)).refused(400);
     }
     controller.post("/v1/sandboxes/sb-1/exec", r#"{"args":[]}"#).refused(400);
+    controller.delete("/v1/snapshots/t?cascade=true&force=true").refused(400);
+    controller.delete("/v1/snapshots/t?cascade=perhaps").refused(400);
+    controller.post("/v1/gc?dry_run=2", "").refused(400);
 }
 
 #[test]
@@ -93,6 +102,9 @@ fn what_is_not_there_is_404() {
     assert_eq!(controller.post("/v1/sandboxes", r#"{"snapshot_tag":"t"}"#).refused(404).code, "not_found");
     controller.post("/v1/snapshots", r#"{"tag":"t","image":"py"}"#).refused(404);
     controller.delete("/v1/snapshots/t").refused(404);
+    controller.get("/v1/snapshots/t/info").refused(404);
+    controller.post("/v1/snapshots/t/compact", r#"{"to":"flat"}"#).refused(404);
+    controller.post("/v1/verify", r#"{"tag":"t"}"#).refused(404);
     controller.get("/v1/images/py").refused(404);
     controller.delete("/v1/images/py").refused(404);
     controller.delete("/v1/kernels/k").refused(404);

@@ -14,7 +14,10 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use forkd_engine::Bounds;
-use forkd_protocol::rest::{EvalResponse, ExecResponse, PingResponse, SandboxInfo, SnapshotInfo};
+use forkd_protocol::rest::{
+    EvalResponse, ExecResponse, GarbageReport, PingResponse, SandboxInfo, SnapshotInfo, SnapshotInfoDetail,
+    VerifyReport,
+};
 
 use support::{Answer, Controller};
 
@@ -179,4 +182,41 @@ fn requests_for_the_agent_stream_through_both_ways() {
 
     let kept = controller.post(&format!("/v1/sandboxes/{id}/agent/forkd/v1/freeze"), "{}").refused(404);
     assert_eq!(kept.code, "reserved");
+}
+
+#[test]
+fn a_snapshot_is_described_flattened_checked_and_cleaned_up_after() {
+    let controller = ready();
+    let sandbox = fork(&controller, 1).remove(0);
+    let listed: Vec<SnapshotInfo> = controller.get("/v1/snapshots").json();
+    assert_eq!((sandbox.snapshot_id.as_ref(), listed[0].chain_depth), (Some(&listed[0].id), 1));
+    let detail: SnapshotInfoDetail = controller.get("/v1/snapshots/t/info").json();
+    assert_eq!((detail.id.as_str(), detail.chain_depth, detail.memory_layers.len()), (&*listed[0].id, 1, 1));
+    assert_eq!((detail.memory_logical_bytes, detail.agent_protocol), (128 << 20, 1));
+    assert!(detail.ancestors.is_empty() && detail.dependents.is_empty() && detail.vmstate_bytes > 0);
+
+    let made = controller.post("/v1/snapshots/t/compact", r#"{"to":"flat"}"#);
+    assert_eq!(made.status, 201, "{}", String::from_utf8_lossy(&made.body));
+    assert_eq!(made.json::<SnapshotInfo>().memory_hash, listed[0].memory_hash);
+    let taken = controller.post("/v1/snapshots/t/compact", r#"{"to":"flat"}"#).refused(409);
+    assert_eq!(taken.code, "tag_taken");
+
+    let report: VerifyReport = controller.post("/v1/verify", "{}").json();
+    assert_eq!((report.snapshots, report.damage.len()), (2, 0));
+    let layers = controller.folder.path().join("root/layers");
+    let layer = layers.join(&listed[0].memory_hash);
+    let sound = std::fs::read(&layer).unwrap();
+    // Sealed, but not against its owner.
+    std::fs::remove_file(&layer).unwrap();
+    std::fs::write(&layer, &sound[4096..]).unwrap();
+    let report: VerifyReport = controller.post("/v1/verify", r#"{"tag":"t"}"#).json();
+    assert_eq!(report.damage.len(), 1);
+    assert!(report.damage[0].path.ends_with(&listed[0].memory_hash) && report.damage[0].tags == ["t"]);
+
+    std::fs::write(layers.join("left"), [7; 4096]).unwrap();
+    let said: GarbageReport = controller.post("/v1/gc?dry_run=true", "").json();
+    assert!(said.dry_run && said.items[0].name == "left" && said.bytes >= 4096);
+    let done: GarbageReport = controller.post("/v1/gc", "").json();
+    assert_eq!((done.dry_run, done.items, layers.join("left").exists()), (false, said.items, false));
+    assert_eq!(controller.delete("/v1/snapshots/t?force=true").status, 204);
 }

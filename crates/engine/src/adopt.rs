@@ -8,17 +8,20 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use forkd_host::process::{Process, boot_id};
 use forkd_protocol::error::chain;
+use forkd_protocol::guest::PATH_THAW;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{ForkTiming, SandboxInfo};
 use forkd_store::SandboxRow;
 use serde::{Deserialize, Serialize};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, OpenError};
+use crate::guest::{Guest, Limits};
 use crate::monitor::{Monitor, MonitorError, RunDir, stop_by_socket};
 use crate::sandbox::{Life, Task};
 
@@ -37,6 +40,7 @@ pub(crate) fn row_of(info: &SandboxInfo, id: &SandboxId, process: &Process) -> S
     SandboxRow {
         id: id.clone(),
         snapshot_tag: info.snapshot_tag.clone(),
+        snapshot_id: info.snapshot_id.clone(),
         pid: Some(process.pid()),
         pid_start_ticks: Some(process.start_ticks()),
         state: Life::Running.name().to_owned(),
@@ -52,6 +56,7 @@ fn info_of(row: &SandboxRow) -> SandboxInfo {
     SandboxInfo {
         id: row.id.to_string(),
         snapshot_tag: row.snapshot_tag.clone(),
+        snapshot_id: row.snapshot_id.clone(),
         netns: None,
         guest_addr: String::new(),
         created_at_unix: row.created_at_unix,
@@ -90,10 +95,25 @@ async fn adopt(shared: &Arc<Shared>, row: SandboxRow) -> Result<(), EngineError>
     let Some((monitor, life)) = blocking(move || look(&looking, &asked)).await?? else { return Ok(()) };
     let watch = monitor.watch()?;
     let (task, handle) = Task::new(shared.surroundings(), row.id.clone(), life, info_of(&row));
+    if handle.dir.has_branch_files() {
+        *handle.turns.disk.lock().await = Some("the controller ended meanwhile".to_owned());
+    }
+    let guest = Arc::clone(&handle.guest);
     shared.registry.insert(handle);
     tokio::spawn(task.live_on(monitor, watch));
+    tokio::spawn(thaw(guest, shared.config.bounds.guest_grace));
     info!(sandbox = %row.id, state = life.name(), "found again");
     Ok(())
+}
+
+/// A controller that was killed while it branched this sandbox left its workload frozen. One that is not frozen does
+/// not notice.
+async fn thaw(guest: Arc<Guest>, bound: Duration) {
+    let told =
+        guest.post::<_, serde_json::Value>(PATH_THAW, &serde_json::json!({}), Limits::small(bound)).await;
+    if let Err(e) = told {
+        debug!(error = %chain(&e), "an adopted guest was not told to go on");
+    }
 }
 
 /// The monitor of a row where it is alive and well; otherwise nothing of it is left. Blocks.

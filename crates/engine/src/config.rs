@@ -14,7 +14,12 @@ pub struct EngineConfig {
     pub libexec: PathBuf,
     /// How long things may take.
     pub bounds: Bounds,
+    /// How many monitors wait, started ahead of time, for the next forks.
+    pub waiting: usize,
 }
+
+/// How many monitors wait where nobody says otherwise. Each takes some 200 KiB.
+pub const DEFAULT_WAITING: usize = 16;
 
 /// How long things may take. Generous by default: in an emulated host everything is thirty times slower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +74,7 @@ pub enum ConfigError {
 }
 
 impl EngineConfig {
-    /// The store at `root`, everything else from the environment.
+    /// The store at `root`, times and programs from the environment, the usual number of waiting monitors.
     pub fn from_env(root: impl Into<PathBuf>) -> Result<Self, ConfigError> {
         let defaults = Bounds::default();
         let bounds = Bounds {
@@ -79,7 +84,7 @@ impl EngineConfig {
             guest_grace: seconds("FORKD_GUEST_GRACE_SECS", defaults.guest_grace)?,
             ..defaults
         };
-        Ok(Self { root: root.into(), libexec: libexec()?, bounds })
+        Ok(Self { root: root.into(), libexec: libexec()?, bounds, waiting: DEFAULT_WAITING })
     }
 
     pub(crate) fn monitor(&self) -> PathBuf {

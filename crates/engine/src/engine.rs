@@ -10,14 +10,15 @@ use forkd_host::memory::memory_use;
 use forkd_protocol::guest::{Evaluated, Executed, Health, PATH_EVAL, PATH_EXEC, PATH_HEALTH};
 use forkd_protocol::names::{ImageName, KernelName, SandboxId, Tag};
 use forkd_protocol::rest::{
-    CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, ExecRequest, ExecResponse, ImageInfo,
-    KernelInfo, PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
+    BranchRequest, CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, ExecRequest, ExecResponse,
+    ImageInfo, KernelInfo, PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
 };
 use forkd_store::Store;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::warn;
 
 use crate::artifacts::{take_image, take_kernel};
@@ -26,14 +27,15 @@ use crate::error::{EngineError, OpenError, RequestError};
 use crate::guest::{self, Body, GuestError, Limits};
 use crate::ids::Ids;
 use crate::monitor::{Launcher, NOTICE_END_WITHIN, check_root};
+use crate::refill::keep_filled;
 use crate::sandbox::{Command, Handle, Registry, SandboxError, Surroundings};
-use crate::{adopt, fork, snapshot};
+use crate::{adopt, branch, fork, snapshot};
 
 /// Sandboxes, snapshots, images and kernels of one store. Cheap to clone. Dropping the last clone lets go of the
 /// sandboxes, which run on; the next engine that opens the store finds them again.
 #[derive(Debug, Clone)]
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What all clones of an engine share.
@@ -46,9 +48,21 @@ pub(crate) struct Shared {
     pub(crate) ids: Ids,
     /// How many children may be on their way at once, over all requests.
     pub(crate) permits: Arc<Semaphore>,
+    /// How many sandboxes may be branched at once.
+    pub(crate) branching: Arc<Semaphore>,
+    /// Branches that nobody waits for.
+    pub(crate) branches: branch::Progress,
+    cores: usize,
+    /// Ends what goes on beside requests when the last clone is dropped.
+    _ended: DropGuard,
 }
 
 impl Shared {
+    /// Whether fewer children are on their way than there are cores.
+    pub(crate) fn has_idle_core(&self) -> bool {
+        self.permits.available_permits() > self.cores
+    }
+
     pub(crate) fn surroundings(&self) -> Surroundings {
         Surroundings {
             store: self.store.clone(),
@@ -69,16 +83,22 @@ impl Engine {
         short_enough(store.root())?;
         let launcher = Launcher::new(&config, store.clone())
             .map_err(|source| OpenError::Host { path: "/proc".into(), source })?;
-        let side_by_side = 2 * available_parallelism().map_or(1, |n| n.get());
+        let cores = available_parallelism().map_or(1, |n| n.get());
+        let ended = CancellationToken::new();
         let shared = Arc::new(Shared {
             config,
             store,
             launcher: Arc::new(launcher),
             registry: Arc::default(),
             ids: Ids::new(),
-            permits: Arc::new(Semaphore::new(side_by_side)),
+            permits: Arc::new(Semaphore::new(2 * cores)),
+            branching: Arc::new(Semaphore::new(branch::MAX_AT_ONCE)),
+            branches: branch::Progress::default(),
+            cores,
+            _ended: ended.clone().drop_guard(),
         });
         adopt::adopt_all(&shared).await?;
+        tokio::spawn(keep_filled(Arc::downgrade(&shared), ended));
         Ok(Self { shared })
     }
 
@@ -96,6 +116,12 @@ impl Engine {
     /// Dropping the future gives them up.
     pub async fn fork(&self, asked: CreateSandboxes) -> Result<Vec<SandboxInfo>, EngineError> {
         fork::fork(&self.shared, asked).await
+    }
+
+    /// Makes a snapshot of a running sandbox, which runs on. Where the request waits, until the snapshot is ready;
+    /// otherwise it is listed as `writing` until it is ready or has failed. Dropping the future changes nothing.
+    pub async fn branch(&self, id: &SandboxId, asked: BranchRequest) -> Result<SnapshotInfo, EngineError> {
+        branch::branch(&self.shared, id, asked).await
     }
 
     /// All sandboxes, oldest first; also those that are starting, and those that ended by themselves.
@@ -182,10 +208,10 @@ impl Engine {
     pub async fn stats(&self, id: &SandboxId) -> Result<SandboxStats, EngineError> {
         let handle = self.running(id)?;
         let pid = handle.view.borrow().info.pid.unwrap_or_default();
-        let layers = self.root().join("layers");
-        let used = blocking(move || memory_use(pid, &layers))
-            .await?
-            .map_err(|e| unreadable(id, "memory use", &e))?;
+        // Layers and views; nothing else below the root is mapped.
+        let root = self.root().to_owned();
+        let used =
+            blocking(move || memory_use(pid, &root)).await?.map_err(|e| unreadable(id, "memory use", &e))?;
         // The pid was its own while it was read, since it is not reaped before it is shown as ended.
         handle.check_running()?;
         Ok(SandboxStats {
@@ -208,18 +234,21 @@ impl Engine {
 
     /// All snapshots.
     pub async fn snapshots(&self) -> Result<Vec<SnapshotInfo>, EngineError> {
+        // Asked first, and first in the list: what is published in between is `writing` until it can be used.
+        let mut infos = self.shared.branches.all();
         let records = self.in_store(|store| store.snapshots()).await?;
-        Ok(records.into_iter().map(|record| record.info).collect())
+        infos.extend(records.into_iter().map(|record| record.info));
+        infos.sort_by(|a, b| a.tag.cmp(&b.tag));
+        infos.dedup_by(|a, b| a.tag == b.tag);
+        Ok(infos)
     }
 
     /// One snapshot.
     pub async fn snapshot(&self, tag: Tag) -> Result<SnapshotInfo, EngineError> {
+        if let Some(unfinished) = self.shared.branches.get(tag.as_str()) {
+            return Ok(unfinished);
+        }
         Ok(self.in_store(move |store| store.snapshot(&tag)).await?.info)
-    }
-
-    /// Removes a snapshot; children that run keep what they need.
-    pub async fn remove_snapshot(&self, tag: Tag) -> Result<(), EngineError> {
-        self.in_store(move |store| store.remove_snapshot(&tag)).await
     }
 
     /// All images.
@@ -272,9 +301,11 @@ impl Engine {
         self.in_store(move |store| store.remove_kernel(&name)).await
     }
 
-    /// Lets go of all sandboxes, which run on. Nothing can be done with this engine afterwards.
+    /// Lets go of all sandboxes, which run on, and ends the monitors that wait. Nothing can be done with this engine
+    /// afterwards.
     pub fn shutdown(&self) {
         self.shared.permits.close();
+        self.shared.launcher.end_waiting();
         self.shared.registry.clear();
     }
 
@@ -288,7 +319,7 @@ impl Engine {
         Ok(handle)
     }
 
-    async fn in_store<T: Send + 'static>(
+    pub(crate) async fn in_store<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> Result<T, forkd_store::StoreError> + Send + 'static,
     ) -> Result<T, EngineError> {

@@ -7,6 +7,7 @@ use forkd_protocol::names::NameError;
 use forkd_protocol::rest::ErrorBody;
 use forkd_store::StoreError;
 
+use crate::branch::BranchError;
 use crate::fork::ForkError;
 use crate::guest::GuestError;
 use crate::monitor::MonitorError;
@@ -34,6 +35,9 @@ pub enum EngineError {
     /// A snapshot could not be made; nothing of it is left.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// A sandbox could not be branched; it runs on.
+    #[error(transparent)]
+    Branch(#[from] BranchError),
     /// A monitor refused or failed.
     #[error(transparent)]
     Monitor(#[from] MonitorError),
@@ -66,6 +70,9 @@ pub enum RequestError {
     /// A field that may not be empty is.
     #[error("{0} must not be empty")]
     Empty(&'static str),
+    /// Two things that exclude each other.
+    #[error("{0} and {1} cannot be asked for together")]
+    Together(&'static str, &'static str),
     /// An uploaded kernel archive is not one.
     #[error("the kernel archive is refused: {0}")]
     KernelArchive(String),
@@ -110,6 +117,7 @@ impl EngineError {
             Self::Sandbox(e) => e.class(),
             Self::Fork(e) => e.class(),
             Self::Snapshot(e) => e.class(),
+            Self::Branch(e) => e.class(),
             Self::Monitor(e) => e.class(),
             Self::Guest(e) => e.class(),
             Self::Broken => ErrorClass::Internal,
@@ -123,6 +131,7 @@ impl EngineError {
             Self::Sandbox(e) => Some(e.code()),
             Self::Fork(e) => e.code(),
             Self::Snapshot(e) => e.code(),
+            Self::Branch(e) => e.code(),
             Self::Guest(e) => Some(e.code()),
             Self::Monitor(e) => e.code(),
             Self::Request(_) | Self::Open(_) | Self::Broken => None,
@@ -160,6 +169,7 @@ pub(crate) const NO_SPACE: &str = "no_space";
 pub(crate) fn store_code(e: &StoreError) -> Option<&'static str> {
     match e {
         StoreError::TagTaken { .. } => Some("tag_taken"),
+        StoreError::HasDependents { .. } => Some("has_dependents"),
         StoreError::Locked { .. } => Some("store_in_use"),
         StoreError::Full { .. } => Some(NO_SPACE),
         _ => None,

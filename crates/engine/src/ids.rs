@@ -30,6 +30,11 @@ impl Ids {
         self.next("pa")
     }
 
+    /// An id for a monitor that waits; it has a folder like a sandbox, and is to become one.
+    pub(crate) fn waiting(&self) -> Result<SandboxId, NameError> {
+        self.next("wm")
+    }
+
     fn next(&self, kind: &str) -> Result<SandboxId, NameError> {
         format!("{kind}-{:x}-{:x}", unix_now(), self.next.fetch_add(1, Ordering::Relaxed)).parse()
     }

@@ -15,6 +15,8 @@
 
 mod adopt;
 mod artifacts;
+mod branch;
+mod chains;
 mod config;
 mod engine;
 mod error;
@@ -23,10 +25,12 @@ mod guest;
 mod identity;
 mod ids;
 mod monitor;
+mod refill;
 mod sandbox;
 mod snapshot;
 
-pub use config::{Bounds, ConfigError, EngineConfig};
+pub use branch::BranchError;
+pub use config::{Bounds, ConfigError, DEFAULT_WAITING, EngineConfig};
 pub use engine::Engine;
 pub use error::{EngineError, OpenError, RequestError};
 pub use fork::{ChildError, ForkError};

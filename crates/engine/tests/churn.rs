@@ -9,11 +9,18 @@ use std::fs;
 
 use support::*;
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Held {
     descriptors: usize,
     children: usize,
     files: usize,
+}
+
+impl Held {
+    /// Fewer is no leak: what is being closed when it is counted is gone later.
+    fn is_no_more_than(&self, other: &Self) -> bool {
+        self.descriptors <= other.descriptors && self.children <= other.children && self.files <= other.files
+    }
 }
 
 fn held(house: &House) -> Held {
@@ -65,7 +72,7 @@ async fn two_hundred_cycles_leave_processes_descriptors_files_and_memory_as_they
     for n in 0..50 {
         cycle(n % 10 == 0).await;
     }
-    eventually(|| held(&house) == before).await;
+    eventually(|| held(&house).is_no_more_than(&before)).await;
     let grown = resident_kib().saturating_sub(memory);
     assert!(grown < 8 * 1024, "memory grew by {grown} KiB");
 }

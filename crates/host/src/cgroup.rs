@@ -14,6 +14,8 @@ use rustix::io::Errno;
 
 /// Name of the parent below which all leaves lie.
 const PARENT: &str = "forkd";
+/// Name of the leaf of writers; no sandbox is called so.
+const WRITERS: &str = "writers";
 /// How long a leaf whose processes were killed may take to become empty.
 const EMPTY_WITHIN: Duration = Duration::from_secs(10);
 
@@ -98,6 +100,16 @@ impl Cgroups {
         path.is_dir().then_some(Cgroup { path })
     }
 
+    /// The leaf of processes that outlive the sandbox they came from for a while. It has no limit of its own: what
+    /// they share with the sandbox stays charged there.
+    pub fn writers(&self) -> Result<Cgroup, CgroupError> {
+        let path = self.parent()?.join(WRITERS);
+        match fs::create_dir(&path) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(CgroupError::io("make", &path, e)),
+            _ => Ok(Cgroup { path }),
+        }
+    }
+
     fn parent(&self) -> Result<&Path, CgroupError> {
         match &self.parent {
             Ok(path) => Ok(path),
@@ -116,6 +128,11 @@ impl Cgroup {
     /// Moves a process in; what it maps from now on is charged here.
     pub fn add(&self, pid: u32) -> Result<(), CgroupError> {
         self.write("cgroup.procs", &pid.to_string())
+    }
+
+    /// Sets its limit anew.
+    pub fn limit_memory(&self, bytes: u64) -> Result<(), CgroupError> {
+        self.write("memory.max", &bytes.to_string())
     }
 
     /// Bytes charged to it now.

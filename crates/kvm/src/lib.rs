@@ -8,6 +8,7 @@
 //! * [`probe`] tells whether this KVM runs ordinary guests at all.
 
 pub mod cpuid;
+mod early;
 mod error;
 mod kick;
 pub mod mode;
@@ -19,6 +20,7 @@ mod vm;
 
 pub use error::{KvmError, StateError};
 pub use kick::Kicker;
+pub use kvm_bindings::CpuId;
 pub use state::{VcpuState, VmState};
 pub use vcpu::{End, IoHandler, Outcome, Vcpu};
 pub use vm::{Hypervisor, Vm};

@@ -101,7 +101,7 @@ impl Vm {
     /// KVM's refusal.
     pub fn create_vcpu(&self, id: u8) -> Result<Vcpu, KvmError> {
         let fd = self.fd.create_vcpu(u64::from(id)).asked("create a vCPU")?;
-        Ok(Vcpu::new(fd, Arc::clone(&self.kvm)))
+        Vcpu::new(fd, self.fd.run_size(), Arc::clone(&self.kvm))
     }
 
     /// A write to `event` raises interrupt line `gsi`.

@@ -21,6 +21,16 @@ const FILE_OR_SHARED: u64 = 1 << 61;
 /// Entries read at a time (32 KiB).
 const BATCH: usize = 4096;
 
+/// Room for the entries that are read at a time.
+#[derive(Debug)]
+pub struct PagemapBuffer(Box<[u8]>);
+
+impl Default for PagemapBuffer {
+    fn default() -> Self {
+        Self(vec![0; BATCH * 8].into())
+    }
+}
+
 /// The pagemap of this process.
 #[derive(Debug)]
 pub struct Pagemap {
@@ -49,7 +59,22 @@ impl Pagemap {
     /// # Errors
     /// Reading the pagemap failed.
     pub fn each_changed(&self, ram: &GuestRam, mut found: impl FnMut(u64)) -> io::Result<()> {
-        let mut buf = vec![0u8; BATCH * 8];
+        self.each_changed_with(ram, &mut PagemapBuffer::default(), |page| {
+            found(page);
+            Ok(())
+        })
+    }
+
+    /// The same for a caller that must not allocate; ends at the first error of `found`.
+    ///
+    /// # Errors
+    /// Reading the pagemap failed, or `found` did.
+    pub fn each_changed_with(
+        &self,
+        ram: &GuestRam,
+        buffer: &mut PagemapBuffer,
+        mut found: impl FnMut(u64) -> io::Result<()>,
+    ) -> io::Result<()> {
         for region in ram.iter() {
             let first_page = region.start_addr().0 / PAGE_SIZE;
             let first_entry = region.as_ptr() as u64 / PAGE_SIZE;
@@ -57,11 +82,11 @@ impl Pagemap {
             let mut done = 0;
             while done < pages {
                 let batch = (pages - done).min(BATCH as u64);
-                let bytes = &mut buf[..batch as usize * 8];
+                let bytes = &mut buffer.0[..batch as usize * 8];
                 self.file.read_exact_at(bytes, (first_entry + done) * 8)?;
                 for (index, entry) in bytes.as_chunks::<8>().0.iter().enumerate() {
                     if is_changed(u64::from_le_bytes(*entry)) {
-                        found(first_page + done + index as u64);
+                        found(first_page + done + index as u64)?;
                     }
                 }
                 done += batch;

@@ -46,8 +46,7 @@ pub fn write_flat(
 /// # Errors
 /// Writing failed, or a candidate does not lie in RAM.
 pub fn write_pages(ram: &GuestRam, candidates: &[Extent], out: &File) -> io::Result<Vec<Extent>> {
-    let end = ram.iter().map(|r| r.start_addr().0 + r.len()).max().unwrap_or(0);
-    out.set_len(end)?;
+    out.set_len(end_of(ram))?;
     let mut written = ExtentsBuilder::default();
     let mut run = Run::default();
     for page in candidates.iter().flat_map(|e| e.first_page..e.end()) {
@@ -65,16 +64,22 @@ pub fn write_pages(ram: &GuestRam, candidates: &[Extent], out: &File) -> io::Res
     Ok(written.finish())
 }
 
+/// The address behind the last byte of RAM: the length of a layer.
+pub(crate) fn end_of(ram: &GuestRam) -> u64 {
+    ram.iter().map(|r| r.start_addr().0 + r.len()).max().unwrap_or(0)
+}
+
 /// Consecutive pages waiting to be written with one call.
 #[derive(Debug, Default)]
-struct Run {
+pub(crate) struct Run {
     first_page: u64,
     host: u64,
     pages: u64,
 }
 
 impl Run {
-    fn extend(&mut self, page: u64, host: HostPage) -> bool {
+    /// Takes one more page; false where it does not follow those that wait.
+    pub(crate) fn extend(&mut self, page: u64, host: HostPage) -> bool {
         if self.pages == 0 {
             *self = Run { first_page: page, host: host.0, pages: 1 };
             return true;
@@ -85,7 +90,7 @@ impl Run {
         fits
     }
 
-    fn flush(&mut self, out: &File) -> io::Result<()> {
+    pub(crate) fn flush(&mut self, out: &File) -> io::Result<()> {
         let run = std::mem::take(self);
         write_all_at(out, run.host, run.pages * PAGE_SIZE, run.first_page * PAGE_SIZE)
     }
@@ -93,9 +98,9 @@ impl Run {
 
 /// Host address of a page of guest RAM, known to be mapped.
 #[derive(Debug, Clone, Copy)]
-struct HostPage(u64);
+pub(crate) struct HostPage(u64);
 
-fn host_page(ram: &GuestRam, page: u64) -> io::Result<HostPage> {
+pub(crate) fn host_page(ram: &GuestRam, page: u64) -> io::Result<HostPage> {
     let outside =
         || io::Error::new(io::ErrorKind::InvalidInput, "a page to be written lies outside guest RAM");
     let address = page.checked_mul(PAGE_SIZE).ok_or_else(outside)?;
@@ -103,7 +108,7 @@ fn host_page(ram: &GuestRam, page: u64) -> io::Result<HostPage> {
     Ok(HostPage(region.as_ptr() as u64 + (address - region.start_addr().0)))
 }
 
-fn is_zero(page: HostPage) -> bool {
+pub(crate) fn is_zero(page: HostPage) -> bool {
     static ZERO: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
     // SAFETY: `page` is a mapped page of guest RAM and `ZERO` is as long; the C library reads both and nothing else.
     // The machine stands still, so nobody writes to the page meanwhile.

@@ -4,7 +4,8 @@
 //! * [`map`]: RAM of a booting machine (anonymous) and of a restored one (layers, `MAP_PRIVATE`);
 //! * [`changed`]: the exact set of pages a machine changed, from `/proc/self/pagemap`;
 //! * [`extents`]: the table that says which pages a layer holds;
-//! * [`dump`]: writing pages out as a layer.
+//! * [`dump`]: writing pages out as a layer;
+//! * [`writer`]: writing changed pages out without allocating, for a process that was forked off.
 //!
 //! Guest memory is never seen as a Rust slice: the guest writes to it at any time, so every access goes
 //! through the volatile accessors of `vm-memory`.
@@ -14,6 +15,7 @@ pub mod dump;
 pub mod extents;
 pub mod layout;
 pub mod map;
+pub mod writer;
 
 /// The unit of layers, extents and change tracking, in bytes.
 pub const PAGE_SIZE: u64 = 4096;

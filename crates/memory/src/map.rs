@@ -49,6 +49,9 @@ pub enum MapError {
     /// Mapping an extent of the upper layer failed.
     #[error("an extent of the upper memory layer could not be mapped")]
     Upper(#[source] io::Error),
+    /// Pages could not be copied before they are written to: no memory, or a kernel before 5.14.
+    #[error("pages of guest RAM could not be copied early")]
+    Early(#[source] io::Error),
     /// The ranges do not form one address space.
     #[error("the RAM ranges do not fit together")]
     Regions(#[from] GuestRegionCollectionError),
@@ -99,22 +102,49 @@ pub fn overlay(ram: &GuestRam, upper: &File, extents: &[Extent]) -> Result<(), M
     let file_pages = upper.metadata().map_err(MapError::Examine)?.len() / PAGE_SIZE;
     let mut targets = Vec::with_capacity(extents.len());
     for extent in extents {
-        let outside = || MapError::ExtentOutside { first: extent.first_page, end: extent.end() };
         if extent.end() > file_pages {
-            return Err(outside());
+            return Err(MapError::ExtentOutside { first: extent.first_page, end: extent.end() });
         }
-        let (start, len) = (extent.first_page * PAGE_SIZE, extent.pages * PAGE_SIZE);
-        let region = ram.find_region(GuestAddress(start)).ok_or_else(outside)?;
-        let offset = start - region.start_addr().0;
-        if offset + len > region.len() {
-            return Err(outside());
-        }
-        targets.push((region.as_ptr() as u64 + offset, start, len));
+        let (host, len) = host_range(ram, extent)?;
+        targets.push((host, extent.first_page * PAGE_SIZE, len));
     }
     for (host, start, len) in targets {
         map_fixed(host, len, upper, start).map_err(MapError::Upper)?;
     }
     Ok(())
+}
+
+/// Makes private copies of pages before anyone writes to them, so that nobody has to stop for it then.
+///
+/// # Errors
+/// Extents outside RAM are refused before anything is copied; the kernel's refusal, where it runs out of memory or
+/// is older than 5.14.
+pub fn copy_early(ram: &GuestRam, extents: &[Extent]) -> Result<(), MapError> {
+    extents.iter().try_for_each(|extent| host_range(ram, extent).map(drop))?;
+    for extent in extents {
+        let (host, len) = host_range(ram, extent)?;
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        // SAFETY: the range was just checked to lie within one live mapping of guest RAM, and populating changes
+        // neither the mapping nor what is read from it.
+        let done = unsafe { libc::madvise(host as *mut libc::c_void, len, libc::MADV_POPULATE_WRITE) };
+        if done != 0 {
+            return Err(MapError::Early(io::Error::last_os_error()));
+        }
+    }
+    Ok(())
+}
+
+/// Where an extent lies in this process, and its length; it must lie within one region of RAM.
+fn host_range(ram: &GuestRam, extent: &Extent) -> Result<(u64, u64), MapError> {
+    let outside = || MapError::ExtentOutside { first: extent.first_page, end: extent.end() };
+    let start = extent.first_page.checked_mul(PAGE_SIZE).ok_or_else(outside)?;
+    let len = extent.pages.checked_mul(PAGE_SIZE).ok_or_else(outside)?;
+    let region = ram.find_region(GuestAddress(start)).ok_or_else(outside)?;
+    let offset = start - region.start_addr().0;
+    if offset.checked_add(len).is_none_or(|end| end > region.len()) {
+        return Err(outside());
+    }
+    Ok((region.as_ptr() as u64 + offset, len))
 }
 
 fn build(
@@ -195,6 +225,21 @@ mod tests {
         let extents = [Extent { first_page: 2, pages: 1 }, Extent { first_page: far, pages: 1 }];
         overlay(&ram, &upper, &extents).unwrap();
         assert_eq!((at(&ram, 1), at(&ram, 2), at(&ram, far)), (7, 8, 8));
+    }
+
+    #[test]
+    fn early_copies_read_as_before_and_count_as_changed() {
+        let layout = Layout::new(1 << 20);
+        let ram = layered(&layout, layer(&[(3, 7)], layout.end())).unwrap();
+        copy_early(&ram, &[Extent { first_page: 3, pages: 2 }]).unwrap();
+        assert_eq!((at(&ram, 3), at(&ram, 4)), (7, 0));
+        let proc_dir = File::open("/proc").unwrap();
+        let pagemap = crate::changed::Pagemap::open(std::os::fd::AsFd::as_fd(&proc_dir)).unwrap();
+        assert_eq!(pagemap.changed(&ram).unwrap(), [Extent { first_page: 3, pages: 2 }]);
+        for (first_page, pages) in [(255, 2), (300, 1), (u64::MAX, 1), (1, u64::MAX)] {
+            let outside = copy_early(&ram, &[Extent { first_page, pages }]);
+            assert!(matches!(outside, Err(MapError::ExtentOutside { .. })), "{first_page}+{pages}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod message;
 
 pub use frame::{Connection, ControlError, MAX_DESCRIPTORS, MAX_FRAME_BYTES};
 pub use message::{
-    Boot, CONTROL_VERSION, ControlVersion, CpuModel, DiskPart, Exit, FdRole, LayerStats, Phase, Refusal,
-    RefusalClass, Reply, Request, Restore, Snapshot, Snapshotted, Status,
+    BRANCH_VERSION, Boot, CONTROL_VERSION, ControlVersion, CpuModel, DiskPart, Exit, FdRole, LayerStats,
+    MAX_HOT_PAGES, MemoryMode, Phase, Refusal, RefusalClass, Reply, Request, Restore, Snapshot, Snapshotted,
+    Status, WriterEnd,
 };

@@ -2,11 +2,17 @@
 //!
 //! Field names are those that published forkd clients read; what is ours is optional or additional.
 
+mod chain;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use self::chain::{
+    CollectGarbage, CompactSnapshot, Damage, GarbageItem, GarbageReport, LayerInfo, RemoveSnapshot,
+    SnapshotInfoDetail, VerifyReport, VerifySnapshots,
+};
 use crate::control::CpuModel;
 
 /// Most children of one request.
@@ -69,6 +75,9 @@ pub struct SandboxInfo {
     pub id: String,
     /// Tag of the snapshot it was forked from.
     pub snapshot_tag: String,
+    /// Id of that snapshot: the tag may name another one by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<String>,
     /// Its network namespace, where it has one.
     pub netns: Option<String>,
     /// Where published clients reach its agent over TCP; empty where it has no network.
@@ -104,11 +113,15 @@ pub struct ForkTiming {
     pub answered_us: u64,
 }
 
-/// Fork children from a snapshot.
+/// Fork children from a snapshot, or from a sandbox that runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreateSandboxes {
-    /// Which snapshot.
+    /// Which snapshot; empty where `from_sandbox` is given.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub snapshot_tag: String,
+    /// Which sandbox: it is branched first, and the children are those of the new snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_sandbox: Option<String>,
     /// How many, 1 to 1000.
     #[serde(default = "one")]
     pub n: u32,
@@ -132,25 +145,88 @@ pub struct CreateSandboxes {
     pub env: BTreeMap<String, String>,
 }
 
+/// How the memory of a running sandbox is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BranchMode {
+    /// All of it while the sandbox stands still: a snapshot that lies on no other.
+    Full,
+    /// What it changed, while it stands still.
+    Diff,
+    /// What it changed, while it runs on.
+    #[default]
+    Live,
+}
+
+/// Make a snapshot of a running sandbox, which runs on.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct BranchRequest {
+    /// Name of the snapshot; one is made up where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// How; `live` where nothing says otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<BranchMode>,
+    /// The same as `mode: diff`, from published clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff: Option<bool>,
+    /// The same as `mode: live`, from published clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub live: Option<bool>,
+    /// A full snapshot that tells how large one of the changes would have been.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measure_diff: Option<bool>,
+    /// False answers as soon as the sandbox runs on; only for live ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<bool>,
+    /// Of published clients: the tag that the sandbox was forked from. Any other is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_tag: Option<String>,
+}
+
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SnapshotInfo {
     /// Its name.
     pub tag: String,
+    /// Hash of its manifest: another snapshot of this tag has another one.
+    #[serde(default)]
+    pub id: String,
+    /// Id of the snapshot that its source was forked from, where it lies on that one's layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_id: Option<String>,
+    /// Tag of that snapshot, where it still has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_tag: Option<String>,
+    /// How many memory layers it consists of; 1 is flat.
+    #[serde(default = "one")]
+    pub chain_depth: u32,
     /// Its folder in the store.
     pub dir: String,
     /// Seconds since the Unix epoch.
     pub created_at_unix: u64,
-    /// Always `ready`: what is still being made is not listed, and what failed leaves nothing.
+    /// `ready`; `writing` or `failed` for a branch that nobody waited for.
     pub status: String,
     /// Whether children can be forked from it.
     pub bootable: bool,
     /// Sandbox it was branched from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branched_from: Option<String>,
-    /// How long the source stood still.
+    /// How long the source's virtual machine stood still.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause_ms: Option<f64>,
+    /// How long the source's workload stood still, from freezing to thawing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload_pause_ms: Option<f64>,
+    /// How long the changed pages took to be counted, where that was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff_ms: Option<f64>,
+    /// Bytes of changed pages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff_logical_bytes: Option<u64>,
+    /// Bytes of them that are stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub diff_physical_bytes: Option<u64>,
     /// Something to know about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,

@@ -11,7 +11,8 @@ use rustix::fs::FallocateFlags;
 use crate::error::StoreError;
 
 /// Each entry takes the registry one version further. Entries are only ever added.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
     CREATE TABLE images (
         name TEXT PRIMARY KEY, hash TEXT NOT NULL, size_bytes INTEGER NOT NULL,
         origin TEXT NOT NULL, created_at INTEGER NOT NULL
@@ -36,7 +37,18 @@ const MIGRATIONS: &[&str] = &["
         state TEXT NOT NULL, created_at INTEGER NOT NULL, memory_limit_mib INTEGER, ended TEXT,
         branch_count INTEGER NOT NULL, info_json TEXT NOT NULL
     ) STRICT;
-"];
+",
+    "
+    ALTER TABLE sandboxes ADD COLUMN snapshot_id TEXT;
+    CREATE INDEX sandboxes_by_snapshot ON sandboxes (snapshot_id);
+    -- What running sandboxes were restored from. It keeps that snapshot's content also when its row is gone.
+    CREATE TABLE templates (snapshot TEXT PRIMARY KEY, manifest TEXT NOT NULL) STRICT;
+    -- Disk tops that were frozen under a running sandbox, from below.
+    CREATE TABLE frozen_tops (
+        sandbox TEXT NOT NULL, position INTEGER NOT NULL, layer TEXT NOT NULL, PRIMARY KEY (sandbox, position)
+    ) STRICT;
+",
+];
 
 /// Space set aside, so that a full disk does not keep anybody from removing things.
 const RESERVE_BYTES: u64 = 1 << 20;

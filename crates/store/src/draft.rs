@@ -3,17 +3,22 @@
 //! What the monitor wrote is bounded, hashed and fsynced before it is named. The monitor ran a guest that
 //! may have captured it: its files are input like any other.
 
+mod compact;
+mod examine;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use forkd_protocol::names::Tag;
 use rusqlite::{ErrorCode, params};
 
+use self::examine::Examined;
+use crate::chain::{name_content, view};
+use crate::content::Content;
 use crate::db::to_sql;
 use crate::disk;
 use crate::error::StoreError;
-use crate::layers::{self, LayerBounds};
-use crate::manifest::{ImageRef, LayerRef, MANIFEST_FORMAT, Manifest};
+use crate::manifest::{LayerRef, Manifest};
 use crate::records::{SnapshotMeta, SnapshotRecord};
 use crate::store::{Store, now};
 
@@ -24,7 +29,10 @@ const MAX_MEMORY_MIB: u64 = 16 << 10;
 /// Guest memory leaves a hole below 4 GiB, so its last address lies at most this far behind its size.
 const MEMORY_HOLE: u64 = 4 << 30;
 
+/// What becomes `snapshots/<id>`.
+const FOLDER: &str = "snapshot";
 const STATE: &str = "state";
+const TAKEN_STATE: &str = "state.taken";
 const MEMORY: &str = "memory";
 const MEMORY_EXTENTS: &str = "memory.extents";
 const DISK: &str = "disk";
@@ -107,13 +115,7 @@ impl ReservedTag {
         let db = &self.store.shared.db;
         db.commit(|t| {
             let failed = |e| db.failed(e);
-            let mut content: Vec<(&str, &str)> = vec![("image", &manifest.image.hash)];
-            content.extend(manifest.memory.iter().chain(&manifest.disk).map(|l| ("layer", l.hash.as_str())));
-            for (kind, hash) in content {
-                let insert =
-                    "INSERT OR IGNORE INTO snapshot_content (snapshot, kind, hash) VALUES (?1, ?2, ?3)";
-                t.execute(insert, [id, kind, hash]).map_err(failed)?;
-            }
+            name_content(t, id, manifest).map_err(failed)?;
             let update = "UPDATE snapshots SET status = 'ready', id = ?1, manifest = ?2 WHERE draft = ?3";
             match t.execute(update, [id, text, &self.draft]).map_err(failed)? {
                 1 => Ok(()),
@@ -153,80 +155,50 @@ impl SnapshotDraft {
 
     /// Checks and hashes everything and makes the snapshot visible under its tag.
     pub fn publish(self, meta: SnapshotMeta) -> Result<SnapshotRecord, StoreError> {
-        let manifest = self.examine(meta)?;
-        let text = serde_json::to_string_pretty(&manifest)
+        let examined = self.examine(meta)?;
+        self.commit(&examined)
+    }
+
+    /// Writes what is left to write, moves everything to where it belongs and makes the snapshot visible.
+    fn commit(self, examined: &Examined) -> Result<SnapshotRecord, StoreError> {
+        let text = serde_json::to_string_pretty(&examined.manifest)
             .map_err(|e| StoreError::io("write", self.path("manifest.json"), std::io::Error::from(e)))?;
         let id = blake3::hash(text.as_bytes()).to_hex().to_string();
-        self.write_manifest(&text)?;
+        self.write_folder(examined, &text)?;
+        // Before the lock is taken: forks wait for it, and this waits for the disk.
+        for new in examined.new_layers() {
+            disk::seal(&new.table)?;
+            disk::seal(&new.data)?;
+        }
 
         let store = self.reserved.store.clone();
         let _guard = store.content_lock();
-        let image = store.image_path(&manifest.image.hash);
-        if !image.exists() {
-            return Err(StoreError::Vanished { kind: "image", name: manifest.image.name });
-        }
-        let placed = self.place(&id, &manifest);
-        let done = placed.and_then(|()| self.reserved.fulfil(&id, &text, &manifest));
+        self.check_base(examined)?;
+        let placed = self.place(&id, examined);
+        let done = placed.and_then(|()| self.reserved.fulfil(&id, &text, &examined.manifest));
         if let Err(error) = done {
             // Opening the store sweeps what this leaves; the first error is the one to know.
-            let _ = store.drop_snapshot_content(&id, &manifest);
+            let _ = disk::remove_folder(&store.snapshot_folder(&id));
+            let _ = store.drop_content(Content::of(&examined.manifest));
             return Err(error);
         }
         store.snapshot(&self.reserved.tag)
     }
 
-    /// Bounds and hashes what was written.
-    fn examine(&self, meta: SnapshotMeta) -> Result<Manifest, StoreError> {
-        if meta.memory_mib > MAX_MEMORY_MIB {
-            let (bytes, max) = (meta.memory_mib << 20, MAX_MEMORY_MIB << 20);
-            return Err(StoreError::Size { what: "guest memory", bytes, max });
-        }
-        let (state_bytes, state) = disk::hash_file("a machine state", &self.path(STATE), MAX_STATE_BYTES)?;
-        let memory_bytes = meta.memory_mib << 20;
-        let bounds = LayerBounds { file_bytes: memory_bytes + MEMORY_HOLE, data_bytes: memory_bytes };
-        let memory = layers::examine(&self.path(MEMORY), &self.path(MEMORY_EXTENTS), bounds)?;
-        let image = meta.image.info;
-        Ok(Manifest {
-            format: MANIFEST_FORMAT,
-            uuid: uuid::Uuid::new_v4().to_string(),
-            created_at_unix: now(),
-            parent: meta.parent,
-            state_hash: state.to_hex().to_string(),
-            state_bytes,
-            memory: vec![memory],
-            disk: self.examine_disk(image.size_bytes)?,
-            image: ImageRef {
-                name: image.name,
-                hash: image.hash,
-                size_bytes: image.size_bytes,
-                origin: image.origin,
-            },
-            kernel: meta.kernel.to_string(),
-            vcpus: meta.vcpus,
-            memory_mib: meta.memory_mib,
-            cpu: meta.cpu,
-            warm: meta.warm,
-            agent_protocol: meta.agent_protocol,
-            branched_from: meta.branched_from,
-            pause_ms: meta.pause_ms,
-            timing: meta.timing,
-        })
-    }
-
-    /// The frozen top, unless nothing was written to it.
-    fn examine_disk(&self, image_bytes: u64) -> Result<Vec<LayerRef>, StoreError> {
-        if !self.has_disk {
-            return Ok(Vec::new());
-        }
-        let bounds = LayerBounds { file_bytes: image_bytes, data_bytes: image_bytes };
-        let layer = layers::examine(&self.path(DISK), &self.path(DISK_EXTENTS), bounds)?;
-        Ok(Some(layer).filter(|layer| layer.extents > 0).into_iter().collect())
-    }
-
-    fn write_manifest(&self, text: &str) -> Result<(), StoreError> {
-        let folder = self.path("snapshot");
+    /// Writes what goes into the snapshot's own folder: manifest, state, and the view where there is a chain.
+    fn write_folder(&self, examined: &Examined, text: &str) -> Result<(), StoreError> {
+        let folder = self.path(FOLDER);
         disk::create_folder(&folder)?;
-        disk::rename(&self.path(STATE), &folder.join(STATE))?;
+        match (&examined.memory, &*examined.manifest.memory) {
+            (Some(new), [_, only]) if view::can_be(only) => {
+                view::link(only, (&new.data, &new.table), &folder)?;
+            }
+            (_, memory) if view::wanted(memory) => {
+                view::write(&self.whole_memory(examined)?, examined.manifest.memory_bytes(), &folder)?;
+            }
+            _ => {}
+        }
+        disk::rename(&examined.state, &folder.join(STATE))?;
         let path = folder.join("manifest.json");
         std::fs::write(&path, text).map_err(|e| StoreError::io("write", &path, e))?;
         disk::seal(&path)?;
@@ -234,25 +206,30 @@ impl SnapshotDraft {
         disk::sync_folder(&folder)
     }
 
+    /// What the snapshot names and does not bring may be gone by now. The content lock must be held.
+    fn check_base(&self, examined: &Examined) -> Result<(), StoreError> {
+        let (store, manifest) = (&self.reserved.store, &examined.manifest);
+        if !store.image_path(&manifest.image.hash).exists() {
+            return Err(StoreError::Vanished { kind: "image", name: manifest.image.name.clone() });
+        }
+        let brought = |layer: &LayerRef| examined.new_layers().any(|new| new.layer == *layer);
+        let there = |layer: &LayerRef| {
+            store.layer_path(&layer.hash).exists() && store.layer_table_path(&layer.hash).exists()
+        };
+        match manifest.layers().find(|layer| !brought(layer) && !there(layer)) {
+            Some(gone) => Err(StoreError::Vanished { kind: "layer", name: gone.hash.clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// Moves everything to where the manifest says it is. The content lock must be held.
-    fn place(&self, id: &str, manifest: &Manifest) -> Result<(), StoreError> {
+    fn place(&self, id: &str, examined: &Examined) -> Result<(), StoreError> {
         let store = &self.reserved.store;
-        let memory = manifest.memory.iter().map(|layer| (layer, MEMORY, MEMORY_EXTENTS));
-        let disk = manifest.disk.iter().map(|layer| (layer, DISK, DISK_EXTENTS));
-        for (layer, data, table) in memory.chain(disk) {
-            let home = store.layer_path(&layer.hash);
-            let table_home = store.layer_table_path(&layer.hash);
-            // Equal content is there once; whoever has it open shares it with this snapshot.
-            if home.exists() && table_home.exists() {
-                continue;
-            }
-            disk::seal(&self.path(table))?;
-            disk::seal(&self.path(data))?;
-            disk::rename(&self.path(table), &table_home)?;
-            disk::rename(&self.path(data), &home)?;
+        for new in examined.new_layers() {
+            store.place_layer(&new.layer.hash, &new.data, &new.table)?;
         }
         disk::sync_folder(&store.folder("layers"))?;
-        disk::rename(&self.path("snapshot"), &store.snapshot_folder(id))?;
+        disk::rename(&self.path(FOLDER), &store.snapshot_folder(id))?;
         disk::sync_folder(&store.folder("snapshots"))
     }
 }

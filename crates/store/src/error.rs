@@ -56,6 +56,14 @@ pub enum StoreError {
         /// The tag.
         tag: String,
     },
+    /// Other snapshots descend from this one. Remove them too, or this one alone by force.
+    #[error("{} descend from {tag:?}; remove them first, or with it (cascade), or this one alone (force)", dependents.join(", "))]
+    HasDependents {
+        /// The snapshot that was to go.
+        tag: String,
+        /// Those that descend from it.
+        dependents: Vec<String>,
+    },
     /// What a draft was built on was removed before it was published.
     #[error("{kind} {name:?} was removed while it was being used for a snapshot")]
     Vanished {
@@ -114,7 +122,10 @@ impl StoreError {
     /// Who has to act.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Locked { .. } | Self::TagTaken { .. } | Self::Vanished { .. } => ErrorClass::Conflict,
+            Self::Locked { .. }
+            | Self::TagTaken { .. }
+            | Self::HasDependents { .. }
+            | Self::Vanished { .. } => ErrorClass::Conflict,
             Self::Full { .. } => ErrorClass::Exhausted,
             Self::NotFound { .. } => ErrorClass::NotFound,
             Self::Size { .. } | Self::BadUpload { .. } => ErrorClass::Caller,

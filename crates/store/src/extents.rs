@@ -23,6 +23,10 @@ pub(crate) struct Extent {
 }
 
 impl Extent {
+    pub(crate) fn end(self) -> u64 {
+        self.first + self.pages
+    }
+
     pub(crate) fn start_byte(self) -> u64 {
         self.first * PAGE
     }
@@ -41,6 +45,13 @@ impl Extent {
         bytes[8..].copy_from_slice(&self.pages.to_le_bytes());
         bytes
     }
+}
+
+/// How a table of `count` extents begins.
+pub(crate) fn header(count: u64) -> [u8; 16] {
+    let mut bytes = *b"FKDX\x01\0\0\0........";
+    bytes[8..].copy_from_slice(&count.to_le_bytes());
+    bytes
 }
 
 /// Reads the table in `file` for a layer of `layer_bytes`. Nothing larger than such a layer can need is
@@ -62,6 +73,14 @@ pub(crate) fn read(file: &File, path: &Path, layer_bytes: u64) -> Result<Vec<Ext
         .and_then(|()| from_start.take(most).read_to_end(&mut bytes))
         .map_err(|e| StoreError::io("read", path, e))?;
     parse(&bytes, pages).map_err(bad)
+}
+
+/// A whole table.
+pub(crate) fn to_bytes(extents: &[Extent]) -> Vec<u8> {
+    let mut bytes = b"FKDX\x01\0\0\0".to_vec();
+    bytes.extend_from_slice(&(extents.len() as u64).to_le_bytes());
+    extents.iter().for_each(|extent| bytes.extend_from_slice(&extent.to_bytes()));
+    bytes
 }
 
 /// The header, and nothing but what it announces.
@@ -103,15 +122,10 @@ fn number<const N: usize>(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(wide)
 }
 
-/// A whole table.
+/// A table as a monitor writes it, whatever it lists.
 #[cfg(test)]
 pub(crate) fn table(extents: &[(u64, u64)]) -> Vec<u8> {
-    let mut bytes = b"FKDX\x01\0\0\0".to_vec();
-    bytes.extend_from_slice(&(extents.len() as u64).to_le_bytes());
-    for (first, pages) in extents {
-        bytes.extend_from_slice(&Extent { first: *first, pages: *pages }.to_bytes());
-    }
-    bytes
+    to_bytes(&extents.iter().map(|&(first, pages)| Extent { first, pages }).collect::<Vec<_>>())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use forkd_protocol::names::ImageName;
 use forkd_protocol::rest::ImageInfo;
 use rusqlite::{OptionalExtension, Row, params};
 
+use crate::content::Content;
 use crate::db::{from_sql, to_sql};
 use crate::disk;
 use crate::error::StoreError;
@@ -81,20 +82,7 @@ impl Store {
         let hash = self.image(name)?.info.hash;
         let delete = "DELETE FROM images WHERE name = ?1";
         self.shared.db.commit_removal(|t| t.execute(delete, [name.as_str()]))?;
-        self.drop_image_content(&hash)
-    }
-
-    /// Removes an image file that nothing names any more. The content lock must be held.
-    pub(crate) fn drop_image_content(&self, hash: &str) -> Result<(), StoreError> {
-        let named: bool = self.shared.db.run(|c| {
-            c.query_row(
-                "SELECT EXISTS (SELECT 1 FROM images WHERE hash = ?1) OR EXISTS
-                    (SELECT 1 FROM snapshot_content WHERE hash = ?1 AND kind = 'image')",
-                [hash],
-                |row| row.get(0),
-            )
-        })?;
-        if named { Ok(()) } else { disk::remove_file(&self.image_path(hash)) }
+        self.drop_content([Content::Image(hash)])
     }
 }
 
@@ -181,9 +169,7 @@ impl ImageDraft {
             VALUES (?1, ?2, ?3, ?4, ?5)";
         let inserted = db.commit(|t| t.execute(insert, row).map_err(|e| db.failed(e)));
         // Either the row was replaced, or it was not made: one of the two files may have no name now.
-        for content in old.iter().chain([&hash]) {
-            store.drop_image_content(content)?;
-        }
+        store.drop_content(old.into_iter().chain([hash.clone()]).map(Content::Image))?;
         inserted?;
         store.image(&self.name)
     }

@@ -60,36 +60,88 @@ pub(crate) struct LayerBounds {
 /// Reads a layer, checks that it is one and hashes it. Data outside of the extents is refused: it would be
 /// mapped into guests without being part of the hash.
 pub(crate) fn examine(data: &Path, table: &Path, bounds: LayerBounds) -> Result<LayerRef, StoreError> {
-    let bad = |reason: String| StoreError::BadLayer { path: data.to_owned(), reason };
-    let file = disk::open(data)?;
-    let metadata = file.metadata().map_err(|e| StoreError::io("read", data, e))?;
-    let size = metadata.len();
-    if !metadata.is_file() || size % PAGE != 0 || size > bounds.file_bytes {
-        return Err(bad(format!(
-            "it has {size} bytes; {} whole pages are allowed",
-            bounds.file_bytes / PAGE
-        )));
-    }
-    let extents = extents::read(&disk::open(table)?, table, size)?;
-    let data_bytes = extents.iter().map(|e| e.bytes()).sum::<u64>();
-    if data_bytes > bounds.data_bytes {
-        return Err(bad(format!("its extents list {data_bytes} bytes; {} are allowed", bounds.data_bytes)));
-    }
+    let layer = Opened::check(data, table, bounds)?;
     let mut hasher = LayerHasher::default();
-    let mut buffer = vec![0; BUFFER];
-    let mut from = 0;
-    for extent in &extents {
-        check_hole(&file, data, (from, extent.start_byte()), &mut buffer)?;
-        hasher.extent(*extent);
-        each_piece(&file, data, (extent.start_byte(), extent.end_byte()), &mut buffer, |piece| {
-            hasher.data(piece);
-            Ok(())
-        })?;
-        from = extent.end_byte();
+    layer.extents.iter().for_each(|extent| hasher.extent(*extent));
+    layer.each_run(|_, bytes| {
+        hasher.data(bytes);
+        Ok(())
+    })?;
+    let (size_bytes, data_bytes) = (layer.size, layer.data_bytes());
+    Ok(LayerRef {
+        hash: hasher.finish(size_bytes),
+        size_bytes,
+        data_bytes,
+        extents: layer.extents.len() as u64,
+    })
+}
+
+/// Checks a layer as [`examine`] does and hands out its pages in order, a run from `first` on at a time. Returns
+/// how long its file is.
+pub(crate) fn each_page_run(
+    data: &Path,
+    table: &Path,
+    bounds: LayerBounds,
+    run: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,
+) -> Result<u64, StoreError> {
+    let layer = Opened::check(data, table, bounds)?;
+    layer.each_run(run)?;
+    Ok(layer.size)
+}
+
+/// A layer whose size and table keep their bounds.
+struct Opened<'a> {
+    path: &'a Path,
+    file: File,
+    size: u64,
+    extents: Vec<Extent>,
+}
+
+impl<'a> Opened<'a> {
+    fn check(data: &'a Path, table: &Path, bounds: LayerBounds) -> Result<Self, StoreError> {
+        let bad = |reason: String| StoreError::BadLayer { path: data.to_owned(), reason };
+        let file = disk::open(data)?;
+        let metadata = file.metadata().map_err(|e| StoreError::io("read", data, e))?;
+        let size = metadata.len();
+        if !metadata.is_file() || size % PAGE != 0 || size > bounds.file_bytes {
+            let allowed = bounds.file_bytes / PAGE;
+            return Err(bad(format!("it has {size} bytes; {allowed} whole pages are allowed")));
+        }
+        let extents = extents::read(&disk::open(table)?, table, size)?;
+        let opened = Self { path: data, file, size, extents };
+        let data_bytes = opened.data_bytes();
+        if data_bytes > bounds.data_bytes {
+            let allowed = bounds.data_bytes;
+            return Err(bad(format!("its extents list {data_bytes} bytes; {allowed} are allowed")));
+        }
+        Ok(opened)
     }
-    check_hole(&file, data, (from, size), &mut buffer)?;
-    let hash = hasher.finish(size);
-    Ok(LayerRef { hash, size_bytes: size, data_bytes, extents: extents.len() as u64 })
+
+    fn data_bytes(&self) -> u64 {
+        self.extents.iter().map(|e| e.bytes()).sum()
+    }
+
+    fn each_run(&self, mut run: impl FnMut(u64, &[u8]) -> Result<(), StoreError>) -> Result<(), StoreError> {
+        let mut buffer = vec![0; BUFFER];
+        let mut from = 0;
+        for extent in &self.extents {
+            check_hole(&self.file, self.path, (from, extent.start_byte()), &mut buffer)?;
+            let mut first = extent.first;
+            each_piece(
+                &self.file,
+                self.path,
+                (extent.start_byte(), extent.end_byte()),
+                &mut buffer,
+                |piece| {
+                    run(first, piece)?;
+                    first += piece.len() as u64 / PAGE;
+                    Ok(())
+                },
+            )?;
+            from = extent.end_byte();
+        }
+        check_hole(&self.file, self.path, (from, self.size), &mut buffer)
+    }
 }
 
 /// The name of an image: the runs of its blocks that are not zero are its extents.

@@ -8,7 +8,7 @@
 //!   kernels/<hash>/          vmlinuz, modules.cpio
 //!   initrd/<..>.cpio         derived: agent + modules
 //!   layers/<hash>            sparse pages of a memory or disk layer; <hash>.extents lists them
-//!   snapshots/<id>/          manifest.json, state
+//!   snapshots/<id>/          manifest.json, state; derived: hot, and where there is a chain view, view.extents, view.json
 //!   run/<sandbox>/           sockets, console, private disk top
 //!   staging/<random>/        drafts; whatever is here when the store opens is garbage
 //! ```
@@ -17,12 +17,15 @@
 //! garbage and swept when the store opens.
 #![forbid(unsafe_code)]
 
+mod chain;
+mod content;
 pub mod cpio;
 mod db;
 mod disk;
 mod draft;
 mod error;
 mod extents;
+mod hot;
 mod images;
 mod initrd;
 mod kernels;
@@ -35,7 +38,10 @@ mod sandboxes;
 mod snapshots;
 mod sparse;
 mod store;
+#[cfg(test)]
+mod testing;
 
+pub use chain::{Below, Removal, Template};
 pub use draft::{DraftFiles, SnapshotDraft};
 pub use error::StoreError;
 pub use images::ImageDraft;

@@ -73,6 +73,21 @@ pub struct Manifest {
     pub branched_from: Option<String>,
     /// How long the source stood still.
     pub pause_ms: Option<f64>,
+    /// How long the source's workload stood still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload_pause_ms: Option<f64>,
     /// Where the time went.
     pub timing: SnapshotTiming,
+}
+
+impl Manifest {
+    /// All layers, memory first.
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &LayerRef> {
+        self.memory.iter().chain(&self.disk)
+    }
+
+    /// How long a file has to be that covers the guest's memory.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory.iter().map(|layer| layer.size_bytes).max().unwrap_or(0)
+    }
 }

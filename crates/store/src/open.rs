@@ -1,13 +1,15 @@
 //! Snapshots whose files are open, ready to be passed to monitors.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use forkd_protocol::control::{DiskPart, FdRole};
 use forkd_protocol::names::Tag;
 
+use crate::chain::view;
 use crate::disk;
 use crate::error::StoreError;
+use crate::hot::Hot;
 use crate::records::SnapshotRecord;
 use crate::store::Store;
 
@@ -24,52 +26,95 @@ pub struct OpenSnapshot {
     pub files: Vec<(FdRole, OwnedFd)>,
     /// Size of disk 0: how large a top has to be.
     pub disk_bytes: u64,
+    pub(crate) hot: Hot,
 }
 
-/// The snapshots that are open, most recently used last.
+/// The snapshots that are open.
 #[derive(Debug, Default)]
-pub(crate) struct OpenSnapshots(Mutex<Vec<Arc<OpenSnapshot>>>);
+pub(crate) struct OpenSnapshots(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Open whether anybody uses them or not; most recently used last.
+    kept: Vec<Arc<OpenSnapshot>>,
+    /// All that are open.
+    live: Vec<Weak<OpenSnapshot>>,
+}
 
 impl OpenSnapshots {
     fn get(&self, tag: &str) -> Option<Arc<OpenSnapshot>> {
-        let mut kept = self.lock();
+        let kept = &mut self.lock().kept;
         let at = kept.iter().position(|open| open.record.info.tag == tag)?;
         let found = kept.remove(at);
         kept.push(found.clone());
         Some(found)
     }
 
-    fn put(&self, open: Arc<OpenSnapshot>) {
-        let mut kept = self.lock();
-        kept.retain(|other| other.record.info.tag != open.record.info.tag);
-        kept.push(open);
-        if kept.len() > KEPT_OPEN {
-            kept.remove(0);
+    fn put(&self, open: &Arc<OpenSnapshot>) {
+        let known = &mut *self.lock();
+        known.live.retain(|open| open.strong_count() > 0);
+        known.live.push(Arc::downgrade(open));
+        known.kept.retain(|other| other.record.info.tag != open.record.info.tag);
+        known.kept.push(open.clone());
+        if known.kept.len() > KEPT_OPEN {
+            known.kept.remove(0);
         }
     }
 
-    pub(crate) fn forget(&self, tag: &str) {
-        self.lock().retain(|open| open.record.info.tag != tag);
+    /// The next caller opens it anew; whoever has it open keeps it.
+    pub(crate) fn forget(&self, id: &str) {
+        self.lock().kept.retain(|open| open.record.id != id);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<OpenSnapshot>>> {
+    /// The snapshot of this id, where somebody has it open.
+    pub(crate) fn live(&self, id: &str) -> Option<Arc<OpenSnapshot>> {
+        self.lock().live.iter().filter_map(Weak::upgrade).find(|open| open.record.id == id)
+    }
+
+    /// Whether somebody has a snapshot open that consists of this content, among others.
+    pub(crate) fn uses(&self, hash: &str) -> bool {
+        self.lock().live.iter().filter_map(Weak::upgrade).any(|open| {
+            let manifest = &open.record.manifest;
+            manifest.image.hash == hash || manifest.layers().any(|layer| layer.hash == hash)
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Store {
-    /// Opens a snapshot, or hands out the one that is open already.
+    /// Opens a snapshot, or hands out the one that is open already. A view that is missing or damaged is made
+    /// again first.
     pub fn open_snapshot(&self, tag: &Tag) -> Result<Arc<OpenSnapshot>, StoreError> {
         if let Some(open) = self.shared.open.get(tag.as_str()) {
             return Ok(open);
         }
-        // Neither row nor files can go away while the lock is held.
-        let _guard = self.content_lock();
-        let record = self.snapshot(tag)?;
+        let (_guard, record) = self.with_view(tag)?;
         let files = self.open_files(&record)?;
-        let open = Arc::new(OpenSnapshot { disk_bytes: record.manifest.image.size_bytes, record, files });
-        self.shared.open.put(open.clone());
+        let disk_bytes = record.manifest.image.size_bytes;
+        let mut open = OpenSnapshot { disk_bytes, record, files, hot: Hot::default() };
+        open.hot = Hot::known(self.hot_of(&open));
+        let open = Arc::new(open);
+        self.shared.open.put(&open);
         Ok(open)
+    }
+
+    /// A snapshot whose view is sound. Neither row nor files can go away while the lock is held; looking after the
+    /// view may take too long for that.
+    fn with_view(&self, tag: &Tag) -> Result<(MutexGuard<'_, ()>, SnapshotRecord), StoreError> {
+        loop {
+            let record = self.snapshot(tag)?;
+            let folder = self.snapshot_folder(&record.id);
+            if view::wanted(&record.manifest.memory) && !view::is_sound(&folder) {
+                self.rebuild_view(&record)?;
+            }
+            let guard = self.content_lock();
+            if self.snapshot(tag)?.id == record.id {
+                return Ok((guard, record));
+            }
+        }
     }
 
     fn open_files(&self, record: &SnapshotRecord) -> Result<Vec<(FdRole, OwnedFd)>, StoreError> {
@@ -78,6 +123,11 @@ impl Store {
         let mut wanted = vec![(FdRole::State, self.state_path(&record.id))];
         if let Some(base) = manifest.memory.first() {
             wanted.push((FdRole::MemoryBase, self.layer_path(&base.hash)));
+        }
+        if view::wanted(&manifest.memory) {
+            let folder = self.snapshot_folder(&record.id);
+            wanted.push((FdRole::MemoryUpper, folder.join(view::VIEW)));
+            wanted.push((FdRole::MemoryUpperExtents, folder.join(view::VIEW_EXTENTS)));
         }
         wanted.push((disk(DiskPart::Base), self.image_path(&manifest.image.hash)));
         for (n, layer) in (0u16..).zip(&manifest.disk) {

@@ -7,6 +7,7 @@ use forkd_protocol::names::{KernelName, SandboxId};
 use forkd_protocol::rest::{ImageInfo, KernelInfo, SnapshotInfo, SnapshotTiming};
 use serde::{Deserialize, Serialize};
 
+use crate::chain::Below;
 use crate::manifest::Manifest;
 
 /// An image and where it lies. The file is never written again; its name is its content.
@@ -59,14 +60,17 @@ pub struct SnapshotMeta {
     pub warm: Option<String>,
     /// Where the time went.
     pub timing: SnapshotTiming,
-    /// How long the source stood still.
+    /// How long the source's virtual machine stood still.
     pub pause_ms: Option<f64>,
+    /// How long the source's workload stood still.
+    pub workload_pause_ms: Option<f64>,
     /// Sandbox it was branched from.
     pub branched_from: Option<String>,
     /// Version of the guest protocol that the agent in it speaks.
     pub agent_protocol: u32,
-    /// Id of the snapshot that its layers lie on; `None` for a whole one.
-    pub parent: Option<String>,
+    /// What it lies on. `None` for a whole one: its memory is the only memory layer. Otherwise what its maker
+    /// wrote is a layer over these: a page that is listed and has no data is zero.
+    pub below: Option<Below>,
 }
 
 /// What a restarted controller has to know about a sandbox.
@@ -76,6 +80,8 @@ pub struct SandboxRow {
     pub id: SandboxId,
     /// Tag of the snapshot it was forked from (the tag may be gone or re-used).
     pub snapshot_tag: String,
+    /// Id of that snapshot: what it consists of stays in the store as long as the row does.
+    pub snapshot_id: Option<String>,
     /// Its monitor.
     pub pid: Option<u32>,
     /// Field 22 of the monitor's `/proc/PID/stat`: a pid alone may have been given to a stranger.

@@ -1,5 +1,6 @@
 //! Sandboxes: rows that outlive the controller, and a folder for each.
 
+use std::collections::BTreeSet;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -7,6 +8,8 @@ use std::path::PathBuf;
 use forkd_protocol::names::SandboxId;
 use rusqlite::{Connection, Row, params};
 
+use crate::chain::pin_template;
+use crate::content::{forget, forget_templates};
 use crate::db::{from_sql, to_sql};
 use crate::disk;
 use crate::error::StoreError;
@@ -16,13 +19,21 @@ use crate::store::Store;
 impl Store {
     /// Writes the row of a sandbox, replacing an older one.
     pub fn put_sandbox(&self, row: &SandboxRow) -> Result<(), StoreError> {
-        self.shared.db.run(|c| put(c, row))
+        self.put_sandboxes(std::slice::from_ref(row))
     }
 
-    /// Writes the rows of sandboxes that belong together: all of them or none.
+    /// Writes the rows of sandboxes that belong together: all of them or none. What their snapshots consist of
+    /// stays in the store from now on until their rows are removed.
     pub fn put_sandboxes(&self, rows: &[SandboxRow]) -> Result<(), StoreError> {
+        // So that nothing is removed between being found and being named.
+        let _guard = self.content_lock();
+        let snapshots: BTreeSet<&str> = rows.iter().filter_map(|row| row.snapshot_id.as_deref()).collect();
+        let snapshots: Vec<_> = snapshots.into_iter().map(|id| (id, self.shared.open.live(id))).collect();
         self.shared.db.run(|c| {
             let all = c.unchecked_transaction()?;
+            for (id, open) in &snapshots {
+                pin_template(&all, id, open.as_ref().map(|open| &open.record.manifest))?;
+            }
             rows.iter().try_for_each(|row| put(&all, row))?;
             all.commit()
         })
@@ -33,7 +44,7 @@ impl Store {
         self.shared.db.run(|c| {
             c.prepare_cached(
                 "SELECT id, snapshot_tag, pid, pid_start_ticks, state, created_at, memory_limit_mib, ended,
-                    branch_count, info_json
+                    branch_count, info_json, snapshot_id
                  FROM sandboxes ORDER BY created_at, id",
             )?
             .query_map([], sandbox_of)?
@@ -41,10 +52,25 @@ impl Store {
         })
     }
 
-    /// Forgets a sandbox; one that is not known is fine.
+    /// Forgets a sandbox, and what only it kept in the store; one that is not known is fine.
     pub fn remove_sandbox(&self, id: &SandboxId) -> Result<(), StoreError> {
-        self.shared.db.run(|c| c.execute("DELETE FROM sandboxes WHERE id = ?1", [id.as_str()]))?;
-        Ok(())
+        let _guard = self.content_lock();
+        let delete = "DELETE FROM sandboxes WHERE id = ?1";
+        let db = &self.shared.db;
+        if !self.keeps_content(id.as_str())? {
+            // No file goes with it, so it does not matter whether the row comes back with the power.
+            return db.run(|c| {
+                let all = c.unchecked_transaction()?;
+                all.execute(delete, [id.as_str()])?;
+                forget_templates(&all)?;
+                all.commit()
+            });
+        }
+        let doomed = db.commit_removal(|t| {
+            t.execute(delete, [id.as_str()])?;
+            forget(t)
+        })?;
+        self.drop_content(doomed)
     }
 
     /// Where the files of a sandbox lie.
@@ -60,6 +86,11 @@ impl Store {
         Ok(path)
     }
 
+    /// Gives a folder to another, which must have none yet. What listens in it is reached at its new path.
+    pub fn rename_run_dir(&self, from: &SandboxId, to: &SandboxId) -> Result<(), StoreError> {
+        disk::rename(&self.run_dir(from), &self.run_dir(to))
+    }
+
     /// Removes the folder of a sandbox; one that is not there is fine.
     pub fn remove_run_dir(&self, id: &SandboxId) -> Result<(), StoreError> {
         disk::remove_folder(&self.run_dir(id))
@@ -69,8 +100,8 @@ impl Store {
 fn put(c: &Connection, row: &SandboxRow) -> rusqlite::Result<()> {
     c.prepare_cached(
         "INSERT OR REPLACE INTO sandboxes (id, snapshot_tag, pid, pid_start_ticks, state, created_at,
-            memory_limit_mib, ended, branch_count, info_json)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
+            memory_limit_mib, ended, branch_count, info_json, snapshot_id)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
     )?
     .execute(params![
         row.id.as_str(),
@@ -83,6 +114,7 @@ fn put(c: &Connection, row: &SandboxRow) -> rusqlite::Result<()> {
         row.ended,
         to_sql(row.branch_count),
         row.info_json,
+        row.snapshot_id,
     ])?;
     Ok(())
 }
@@ -102,6 +134,7 @@ fn sandbox_of(row: &Row<'_>) -> rusqlite::Result<SandboxRow> {
         ended: row.get(7)?,
         branch_count: from_sql(row.get(8)?),
         info_json: row.get(9)?,
+        snapshot_id: row.get(10)?,
     })
 }
 
@@ -115,6 +148,7 @@ mod tests {
         let row = SandboxRow {
             id: "sb-1".parse().unwrap(),
             snapshot_tag: "t".to_owned(),
+            snapshot_id: None,
             pid: Some(4_000_000_000),
             pid_start_ticks: Some(77),
             state: "running".to_owned(),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
 
+use crate::content::{Content, forget};
 use crate::db::Db;
 use crate::disk;
 use crate::error::StoreError;
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     /// Held while content gets or loses its last name, so that no two changes of that kind overlap:
     /// content must not be removed between being found and being named by a row.
     content: Mutex<()>,
+    /// Content without a name that an open snapshot still has.
+    pub(crate) deferred: Mutex<Vec<Content>>,
     /// Drafts that are gone but whose rows could not be removed, since the disk was full.
     abandoned: Mutex<Vec<String>>,
     /// Locked as long as the store is open.
@@ -61,6 +64,7 @@ impl Store {
             db,
             open: OpenSnapshots::default(),
             content: Mutex::new(()),
+            deferred: Mutex::new(Vec::new()),
             abandoned: Mutex::new(Vec::new()),
             _lock: lock,
         };
@@ -97,7 +101,10 @@ impl Store {
     fn sweep(&self) -> Result<(), StoreError> {
         // The largest first: after a crash on a full disk it makes the room for what follows.
         self.sweep_folder("staging", &HashSet::new(), |_| None)?;
-        self.shared.db.commit_removal(|t| t.execute("DELETE FROM snapshots WHERE status = 'writing'", []))?;
+        self.shared.db.commit_removal(|t| {
+            t.execute("DELETE FROM snapshots WHERE status = 'writing'", [])?;
+            forget(t)
+        })?;
         let images = self.names("SELECT hash FROM images UNION SELECT hash FROM snapshot_content")?;
         self.sweep_folder("images", &images, |name| name.strip_suffix(".ext4"))?;
         let layers = self.names("SELECT hash FROM snapshot_content WHERE kind = 'layer'")?;

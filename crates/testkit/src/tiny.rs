@@ -39,6 +39,20 @@ pub const COUNT: &[u8] =
 /// Address of the number that [`COUNT`] counts.
 pub const COUNTER: u64 = 0x40_0000;
 
+/// Prints `R` and then, for ever, writes the next number into the first 8 bytes of each of [`WAVE_PAGES`] pages from
+/// [`WAVE`] on, one after the other: at any instant some first pages hold a number and all others the one before.
+pub const WAVE: &[u8] = &[
+    0x66, 0xba, 0xf8, 0x03, 0xb0, 0x52, 0xee, 0xbb, 0x00, 0x00, 0x50, 0x00, 0x31, 0xc9, 0x48, 0xff, 0xc1,
+    0x89, 0xdf, 0xbe, 0x40, 0x00, 0x00, 0x00, 0x48, 0x89, 0x0f, 0x81, 0xc7, 0x00, 0x10, 0x00, 0x00, 0xff,
+    0xce, 0x75, 0xf3, 0xeb, 0xe7,
+];
+
+/// Address of the first page that [`WAVE`] writes to.
+pub const WAVE_START: u64 = 0x50_0000;
+
+/// How many pages it writes to.
+pub const WAVE_PAGES: u64 = 64;
+
 /// An ELF64 kernel of one segment: `code` at [`LOAD`], which is also its entry.
 pub fn elf(code: &[u8]) -> Vec<u8> {
     const HEADER: u64 = 64;

@@ -188,6 +188,11 @@ impl Devices {
         }
     }
 
+    /// What the top of disk `number` holds.
+    pub fn top_extents(&self, number: usize) -> Vec<Extent> {
+        self.disks.get(number).map_or_else(Vec::new, |disk| lock(disk).device().disk().top_extents())
+    }
+
     /// Freezes the top of disk `number`; see [`Block::freeze_top`].
     pub fn freeze_top(&self, number: usize, new_top: Option<File>) -> Vec<Extent> {
         self.disks.get(number).map_or_else(Vec::new, |disk| lock(disk).device_mut().freeze_top(new_top))

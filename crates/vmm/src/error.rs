@@ -80,6 +80,12 @@ pub enum MonitorError {
     /// vCPUs do not do what they are told.
     #[error(transparent)]
     Vcpus(#[from] VcpuError),
+    /// What it changed is asked of a machine that was booted, not restored.
+    #[error("this machine booted, so it lies on no layer that it could differ from; write it flat")]
+    NothingBelow,
+    /// The writer could not be made.
+    #[error("the monitor could not be copied to write the snapshot")]
+    Fork(#[source] std::io::Error),
     /// Writing a layer failed.
     #[error("the snapshot could not be written")]
     Write(#[source] std::io::Error),
@@ -104,6 +110,7 @@ fn class(error: &MonitorError) -> RefusalClass {
         MonitorError::NoMachine
         | MonitorError::HasMachine
         | MonitorError::GuestEnded(_)
+        | MonitorError::NothingBelow
         | MonitorError::Bounds { .. }
         | MonitorError::TooManyDevices
         | MonitorError::DeviceCount
@@ -119,9 +126,10 @@ fn class(error: &MonitorError) -> RefusalClass {
         | MonitorError::Map(MapError::LayerTooShort { .. } | MapError::ExtentOutside { .. }) => {
             RefusalClass::Corrupt
         }
-        MonitorError::Map(_) | MonitorError::Write(_) | MonitorError::Vcpus(VcpuError::Spawn(_)) => {
-            RefusalClass::Exhausted
-        }
+        MonitorError::Map(_)
+        | MonitorError::Write(_)
+        | MonitorError::Fork(_)
+        | MonitorError::Vcpus(VcpuError::Spawn(_)) => RefusalClass::Exhausted,
         MonitorError::Bus(_)
         | MonitorError::Vcpus(_)
         | MonitorError::Pagemap(_)

@@ -9,13 +9,14 @@
 //!                                └── one epoll loop for control and devices
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod acpi;
 pub mod boot;
 pub mod devices;
 pub mod error;
 pub mod handed;
+mod hot;
 pub mod layout;
 pub mod machine;
 pub mod monitor;
@@ -24,6 +25,8 @@ pub mod state;
 pub mod statefile;
 pub mod vcpus;
 mod watch;
+#[expect(unsafe_code, reason = "fork(2) and what the copy does before it is a program of its own")]
+pub mod writer;
 
 pub use error::MonitorError;
 pub use machine::Host;

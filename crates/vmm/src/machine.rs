@@ -1,14 +1,14 @@
 //! One machine: building it, restoring it, standing still, going on.
 
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{BufReader, BufWriter, Write};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use forkd_kvm::cpuid::{self, Level, Place};
-use forkd_kvm::{End, Hypervisor, Vcpu, Vm};
+use forkd_kvm::{CpuId, End, Hypervisor, KvmError, Vcpu, VcpuState, Vm};
 use forkd_memory::changed::Pagemap;
-use forkd_memory::extents::{Extent, read_table};
+use forkd_memory::extents::{Extent, read_table, write_table};
 use forkd_memory::layout::Layout;
 use forkd_memory::{GuestRam, PAGE_SIZE, map};
 use forkd_protocol::control::{Boot, CpuModel, Exit, FdRole, Restore};
@@ -20,7 +20,7 @@ use crate::error::MonitorError;
 use crate::handed::{FromStart, Handed};
 use crate::state::MachineState;
 use crate::vcpus::Vcpus;
-use crate::{acpi, boot, layout, statefile};
+use crate::{acpi, boot, hot, layout, statefile};
 
 const MIB: u64 = 1 << 20;
 /// Fewest and most vCPUs.
@@ -28,13 +28,54 @@ const VCPUS: (u32, u32) = (1, 8);
 /// Least and most RAM, MiB.
 const MEMORY_MIB: (u32, u32) = (128, 16384);
 
-/// What a monitor is given once, when it starts, before it could be jailed.
+/// What a monitor has before it is told anything, and before it could be jailed.
 #[derive(Debug)]
 pub struct Host {
-    /// KVM.
-    pub hypervisor: Hypervisor,
+    hypervisor: Hypervisor,
     /// `/dev/urandom`, for the guest's entropy device.
-    pub entropy: File,
+    entropy: File,
+    /// What this host can show a guest.
+    supported: CpuId,
+    /// Made while nobody waits for it.
+    blank: Option<Blank>,
+}
+
+/// A machine without RAM: what all machines need and nothing of which says what they will be.
+#[derive(Debug)]
+struct Blank {
+    // Dropped in this order.
+    first: Vcpu,
+    vm: Vm,
+}
+
+impl Host {
+    /// Opens what is needed.
+    ///
+    /// # Errors
+    /// KVM is not to be had.
+    pub fn open() -> Result<Self, MonitorError> {
+        let entropy = File::open("/dev/urandom").map_err(MonitorError::Events)?;
+        let hypervisor = Hypervisor::open()?;
+        let supported = hypervisor.supported_cpuid()?;
+        // Where it cannot be made now, whoever asks for a machine is told why.
+        let blank = Blank::new(&hypervisor).ok();
+        Ok(Self { hypervisor, entropy, supported, blank })
+    }
+
+    /// A machine with `ram`, and its first vCPU. One after a machine that could not be made is made anew.
+    fn machine(&mut self, ram: &GuestRam) -> Result<(Vm, Vcpu), MonitorError> {
+        let Blank { vm, first } = self.blank.take().map_or_else(|| Blank::new(&self.hypervisor), Ok)?;
+        vm.map_ram(ram)?;
+        Ok((vm, first))
+    }
+}
+
+impl Blank {
+    fn new(hypervisor: &Hypervisor) -> Result<Self, KvmError> {
+        let vm = hypervisor.create_vm()?;
+        vm.create_irqchip()?;
+        Ok(Self { first: vm.create_vcpu(0)?, vm })
+    }
 }
 
 /// A machine, standing still when made.
@@ -79,7 +120,7 @@ impl Machine {
     ///
     /// # Errors
     /// A request out of bounds, a kernel that does not fit, KVM's refusal.
-    pub fn boot(host: &Host, request: &Boot, mut handed: Handed) -> Result<Self, MonitorError> {
+    pub fn boot(host: &mut Host, request: &Boot, mut handed: Handed) -> Result<Self, MonitorError> {
         check("the number of vCPUs", VCPUS, request.vcpus.into())?;
         check("the memory in MiB", MEMORY_MIB, request.memory_mib)?;
         let ram_layout = Layout::new(u64::from(request.memory_mib) * MIB);
@@ -88,8 +129,8 @@ impl Machine {
         let mut ramdisk = handed.file(FdRole::Initrd)?;
         let entry = boot::load(&ram, &ram_layout, &mut kernel, &mut ramdisk, &request.cmdline)?;
 
-        let vm = new_vm(host, &ram)?;
-        let vcpus = boot_vcpus(host, &vm, request, entry)?;
+        let (vm, first) = host.machine(&ram)?;
+        let vcpus = boot_vcpus(host, &vm, first, request, entry)?;
         let files = DeviceFiles::take(&mut handed, clone(&host.entropy)?)?;
         let (devices, buses) = Devices::new(&vm, &ram, files)?;
         acpi::write(&ram, request.vcpus, devices.virtio_count())?;
@@ -97,32 +138,30 @@ impl Machine {
         Self::assemble(parts, handed)
     }
 
-    /// Builds a machine from its saved state. Nothing of its memory is read or copied.
+    /// Builds a machine from its saved state. Nothing of its memory is read or copied but its hot pages.
     ///
     /// # Errors
     /// State or layers that are damaged or do not fit, a host that cannot show the guest what it was shown.
-    pub fn restore(host: &Host, request: &Restore, mut handed: Handed) -> Result<Self, MonitorError> {
+    pub fn restore(host: &mut Host, request: &Restore, mut handed: Handed) -> Result<Self, MonitorError> {
         let state = statefile::read(&mut FromStart::new(&handed.file(FdRole::State)?))?;
         let MachineState { memory_mib, vm: vm_state, vcpus: vcpu_states, devices: device_states } = state;
         check("the number of vCPUs", VCPUS, u32::try_from(vcpu_states.len()).unwrap_or(u32::MAX))?;
         check("the memory in MiB", MEMORY_MIB, memory_mib)?;
-        let supported = host.hypervisor.supported_cpuid()?;
         for state in &vcpu_states {
-            cpuid::check_fit(&state.cpuid, &supported)?;
+            cpuid::check_fit(&state.cpuid, &host.supported)?;
         }
         let ram_layout = Layout::new(u64::from(memory_mib) * MIB);
         let (ram, below) = map_layers(&ram_layout, &mut handed)?;
+        let hot = hot::read(&ram_layout, &mut handed);
+        let copied = hot::copy(&ram, &hot);
         ram.write_slice(&request.generation, GuestAddress(layout::GENERATION_PAGE))?;
 
-        let vm = new_vm(host, &ram)?;
-        let mut vcpus = Vec::with_capacity(vcpu_states.len());
-        for (id, state) in (0u8..).zip(&vcpu_states) {
-            let mut vcpu = vm.create_vcpu(id)?;
-            vcpu.restore(state)?;
-            vcpus.push(vcpu);
-        }
+        let (vm, vcpus) = restore_vcpus(host, &ram, &vcpu_states)?;
         vm.restore(&vm_state)?;
         vcpus.iter().for_each(Vcpu::forgive_pause);
+        if copied {
+            hot::enter(&hot, &vcpus);
+        }
         let files = DeviceFiles::take(&mut handed, clone(&host.entropy)?)?;
         let (devices, buses) = Devices::restore(&vm, &ram, device_states, files)?;
         devices.kick_all();
@@ -204,6 +243,18 @@ impl Machine {
         self.devices.reset_event().as_raw_fd()
     }
 
+    /// Writes the table of the pages that were changed so far.
+    ///
+    /// # Errors
+    /// The output is missing, the page map cannot be read, or writing failed.
+    pub fn write_changed(&self, mut handed: Handed) -> Result<(), MonitorError> {
+        let mut out = BufWriter::new(handed.file(FdRole::ChangedOut)?);
+        let pagemap = Pagemap::open(self.proc_dir.as_fd()).map_err(MonitorError::Pagemap)?;
+        let changed = pagemap.changed(&self.ram).map_err(MonitorError::Pagemap)?;
+        write_table(&changed, &mut out)?;
+        out.flush().map_err(MonitorError::Write)
+    }
+
     /// What it says of itself.
     ///
     /// # Errors
@@ -245,21 +296,20 @@ fn clone(file: &File) -> Result<File, MonitorError> {
     file.try_clone().map_err(MonitorError::Events)
 }
 
-fn new_vm(host: &Host, ram: &GuestRam) -> Result<Vm, MonitorError> {
-    let vm = host.hypervisor.create_vm()?;
-    vm.map_ram(ram)?;
-    vm.create_irqchip()?;
-    Ok(vm)
-}
-
-fn boot_vcpus(host: &Host, vm: &Vm, request: &Boot, entry: u64) -> Result<Vec<Vcpu>, MonitorError> {
-    let supported = host.hypervisor.supported_cpuid()?;
+fn boot_vcpus(
+    host: &Host,
+    vm: &Vm,
+    first: Vcpu,
+    request: &Boot,
+    entry: u64,
+) -> Result<Vec<Vcpu>, MonitorError> {
+    let mut first = Some(first);
     let deadline = host.hypervisor.has_tsc_deadline();
     let mut vcpus = Vec::with_capacity(request.vcpus.into());
     for id in 0..request.vcpus {
-        let mut vcpu = vm.create_vcpu(id)?;
+        let mut vcpu = first.take().map_or_else(|| vm.create_vcpu(id), Ok)?;
         let place = Place { id, count: request.vcpus };
-        vcpu.set_cpuid(&cpuid::describe(&supported, level(request.cpu), place, deadline)?)?;
+        vcpu.set_cpuid(&cpuid::describe(&host.supported, level(request.cpu), place, deadline)?)?;
         vcpu.set_firmware_registers()?;
         vcpu.reset_fpu()?;
         if id == 0 {
@@ -268,6 +318,22 @@ fn boot_vcpus(host: &Host, vm: &Vm, request: &Boot, entry: u64) -> Result<Vec<Vc
         vcpus.push(vcpu);
     }
     Ok(vcpus)
+}
+
+fn restore_vcpus(
+    host: &mut Host,
+    ram: &GuestRam,
+    states: &[VcpuState],
+) -> Result<(Vm, Vec<Vcpu>), MonitorError> {
+    let (vm, first) = host.machine(ram)?;
+    let mut first = Some(first);
+    let mut vcpus = Vec::with_capacity(states.len());
+    for (id, state) in (0u8..).zip(states) {
+        let mut vcpu = first.take().map_or_else(|| vm.create_vcpu(id), Ok)?;
+        vcpu.restore(state)?;
+        vcpus.push(vcpu);
+    }
+    Ok((vm, vcpus))
 }
 
 fn level(model: CpuModel) -> Level {

@@ -2,13 +2,12 @@
 //!
 //! `forkd-vmm probe` tells as one line of JSON whether KVM runs ordinary guests here.
 
-use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
-use forkd_kvm::{Hypervisor, probe};
+use forkd_kvm::probe;
 use forkd_protocol::control::Exit;
 use forkd_vmm::{Host, Monitor, MonitorError};
 use serde::Serialize;
@@ -42,10 +41,9 @@ fn serve() -> ExitCode {
 }
 
 fn run() -> Result<Exit, MonitorError> {
+    forkd_vmm::writer::never_wait();
     let listener = std::io::stdin().as_fd().try_clone_to_owned().map_err(MonitorError::Events)?;
-    let entropy = File::open("/dev/urandom").map_err(MonitorError::Events)?;
-    let host = Host { hypervisor: Hypervisor::open()?, entropy };
-    let mut monitor = Monitor::new(host, UnixListener::from(listener))?;
+    let mut monitor = Monitor::new(Host::open()?, UnixListener::from(listener))?;
     let exit = monitor.run()?;
     monitor.leave_last_words(&exit);
     // The kernel takes the machine apart faster than its threads could be told to end.

@@ -140,7 +140,7 @@ impl Monitor {
             Request::Boot(boot) => {
                 self.expect_no_machine()?;
                 let handed = Handed::new(&boot.roles, descriptors)?;
-                let mut machine = Machine::boot(&self.host, &boot, handed)?;
+                let mut machine = Machine::boot(&mut self.host, &boot, handed)?;
                 self.adopt(&machine)?;
                 machine.resume()?;
                 self.machine = Some(machine);
@@ -148,7 +148,7 @@ impl Monitor {
             Request::Restore(restore) => {
                 self.expect_no_machine()?;
                 let handed = Handed::new(&restore.roles, descriptors)?;
-                let mut machine = Machine::restore(&self.host, &restore, handed)?;
+                let mut machine = Machine::restore(&mut self.host, &restore, handed)?;
                 self.adopt(&machine)?;
                 if restore.run {
                     machine.resume()?;
@@ -159,7 +159,11 @@ impl Monitor {
             Request::Resume => self.machine()?.resume()?,
             Request::Snapshot(snapshot) => {
                 let handed = Handed::new(&snapshot.roles, descriptors)?;
-                return Ok(Reply::Snapshotted(self.machine()?.snapshot(handed, snapshot.resume)?));
+                return Ok(Reply::Snapshotted(self.machine()?.snapshot(handed, &snapshot)?));
+            }
+            Request::Changed { roles } => {
+                let handed = Handed::new(&roles, descriptors)?;
+                self.machine()?.write_changed(handed)?;
             }
             Request::Stop => self.stop = true,
         }

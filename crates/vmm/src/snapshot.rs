@@ -6,15 +6,18 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use forkd_memory::PAGE_SIZE;
+use forkd_memory::changed::Pagemap;
 use forkd_memory::dump;
 use forkd_memory::extents::{Extent, ExtentsError, data_extents, write_table};
-use forkd_protocol::control::{FdRole, LayerStats, Snapshotted};
+use forkd_memory::writer::{Scratch, write_changed};
+use forkd_protocol::control::{FdRole, LayerStats, MemoryMode, Snapshot, Snapshotted};
 
 use crate::error::MonitorError;
 use crate::handed::Handed;
 use crate::machine::Machine;
 use crate::state::MachineState;
 use crate::statefile::{self, StateFileError};
+use crate::writer::{self, Job};
 
 /// Where a snapshot goes. All of it is there before the machine is touched.
 #[derive(Debug)]
@@ -22,72 +25,100 @@ struct Outputs {
     state: File,
     memory: File,
     memory_extents: File,
+    writer_status: Option<File>,
     disks: Vec<(File, Option<File>)>,
 }
 
 impl Outputs {
-    fn take(handed: &mut Handed, disks: usize, resume: bool) -> Result<Self, MonitorError> {
+    fn take(handed: &mut Handed, disks: usize, request: &Snapshot) -> Result<Self, MonitorError> {
         let mut disk_outputs = Vec::with_capacity(disks);
         for disk in (0u8..).take(disks) {
             let extents = handed.file(FdRole::DiskExtentsOut { disk })?;
-            let new_top = resume.then(|| handed.file(FdRole::DiskTopNew { disk })).transpose()?;
+            let new_top = request.resume.then(|| handed.file(FdRole::DiskTopNew { disk })).transpose()?;
             disk_outputs.push((extents, new_top));
         }
+        let live = request.memory == MemoryMode::Live;
         Ok(Self {
             state: handed.file(FdRole::StateOut)?,
             memory: handed.file(FdRole::MemoryOut)?,
             memory_extents: handed.file(FdRole::MemoryExtentsOut)?,
+            writer_status: live.then(|| handed.file(FdRole::WriterStatus)).transpose()?,
             disks: disk_outputs,
         })
     }
 }
 
 impl Machine {
-    /// Stops the machine, writes it out, and lets it run on where `resume` says so and it ran before.
+    /// Stops the machine, writes it out, and lets it run on where `request` says so and it ran before.
     ///
     /// The tops of the disks are frozen last: what can fail (a full disk) comes before, and then the machine
     /// goes on as if nothing had been asked.
     ///
     /// # Errors
-    /// An output is missing, or writing failed.
-    pub fn snapshot(&mut self, mut handed: Handed, resume: bool) -> Result<Snapshotted, MonitorError> {
-        let outputs = Outputs::take(&mut handed, self.devices.disk_count(), resume)?;
+    /// An output is missing, writing failed, or changes are asked of a machine that booted and so lies on nothing.
+    pub fn snapshot(&mut self, mut handed: Handed, request: &Snapshot) -> Result<Snapshotted, MonitorError> {
+        if request.memory != MemoryMode::Flat && self.below.is_none() {
+            return Err(MonitorError::NothingBelow);
+        }
+        let outputs = Outputs::take(&mut handed, self.devices.disk_count(), request)?;
         let was_running = self.is_running();
         let begun = Instant::now();
         self.pause()?;
         if let Some(end) = self.vcpus.end() {
             return Err(MonitorError::GuestEnded(end));
         }
-        let written = self.write_out(outputs);
-        if was_running && (resume || written.is_err()) {
+        let written = self.write_out(outputs, request.memory);
+        if was_running && (request.resume || written.is_err()) {
             self.resume()?;
         }
-        let (memory, disks) = written?;
-        Ok(Snapshotted {
-            pause_us: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX),
-            memory,
-            disks,
-        })
+        let pause_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        Ok(Snapshotted { pause_us, ..written? })
     }
 
-    fn write_out(&mut self, outputs: Outputs) -> Result<(LayerStats, Vec<LayerStats>), MonitorError> {
-        let Outputs { state, memory, memory_extents, disks } = outputs;
-        let mut out = BufWriter::new(state);
+    fn write_out(&mut self, outputs: Outputs, mode: MemoryMode) -> Result<Snapshotted, MonitorError> {
+        let mut out = BufWriter::new(outputs.state);
         statefile::write(&self.save()?, &mut out).map_err(|e| match e {
             StateFileError::Io(e) => MonitorError::Write(e),
             other => other.into(),
         })?;
         out.flush().map_err(MonitorError::Write)?;
 
-        let below = self.pages_below()?;
-        let extents = dump::write_all(&self.ram, self.proc_dir.as_fd(), &below, &memory)
-            .map_err(MonitorError::Write)?;
-        let memory = write_extents(&extents, memory_extents)?;
-        let mut frozen = Vec::with_capacity(disks.len());
-        for (number, (table, new_top)) in disks.into_iter().enumerate() {
-            frozen.push(write_extents(&self.devices.freeze_top(number, new_top), table)?);
+        let mut disks = Vec::with_capacity(outputs.disks.len());
+        let mut new_tops = Vec::with_capacity(outputs.disks.len());
+        for (number, (table, new_top)) in outputs.disks.into_iter().enumerate() {
+            disks.push(write_extents(&self.devices.top_extents(number), table)?);
+            new_tops.push(new_top);
         }
-        Ok((memory, frozen))
+        let (data, table) = (outputs.memory, outputs.memory_extents);
+        let (memory, writer) = match (mode, outputs.writer_status) {
+            (MemoryMode::Flat, _) => (self.write_flat(&data, table)?, None),
+            (MemoryMode::Live, Some(status)) => {
+                let proc_dir = self.proc_dir.try_clone().map_err(MonitorError::Events)?;
+                let job = Job { data, table, status, proc_dir, scratch: Scratch::default() };
+                let pid = writer::fork(&self.ram, job).map_err(MonitorError::Fork)?;
+                (LayerStats::default(), Some(pid))
+            }
+            (MemoryMode::Changed | MemoryMode::Live, _) => (self.write_changes(&data, &table)?, None),
+        };
+        // What can fail has been done.
+        for (number, new_top) in new_tops.into_iter().enumerate() {
+            self.devices.freeze_top(number, new_top);
+        }
+        Ok(Snapshotted { pause_us: 0, memory, disks, writer })
+    }
+
+    fn write_flat(&self, data: &File, table: File) -> Result<LayerStats, MonitorError> {
+        let below = self.pages_below()?;
+        let extents =
+            dump::write_all(&self.ram, self.proc_dir.as_fd(), &below, data).map_err(MonitorError::Write)?;
+        write_extents(&extents, table)
+    }
+
+    fn write_changes(&self, data: &File, table: &File) -> Result<LayerStats, MonitorError> {
+        let pagemap = Pagemap::open(self.proc_dir.as_fd()).map_err(MonitorError::Pagemap)?;
+        let written = write_changed(&self.ram, &pagemap, (data, table), &mut Scratch::default())
+            .map_err(MonitorError::Write)?;
+        Ok(LayerStats { extents: written.extents, bytes: written.pages * PAGE_SIZE })
     }
 
     fn save(&self) -> Result<MachineState, MonitorError> {

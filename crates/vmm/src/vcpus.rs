@@ -17,6 +17,9 @@ const PAUSE_PATIENCE: Duration = Duration::from_secs(30);
 /// The stack of a vCPU thread: it handles exits and formats an error at worst.
 const STACK_BYTES: usize = 256 << 10;
 
+/// How much a vCPU's thread gives way to everything else.
+const NICE: i32 = 10;
+
 /// vCPUs that do not do what they are told.
 #[derive(Debug, thiserror::Error)]
 pub enum VcpuError {
@@ -163,6 +166,7 @@ fn serve(
     outbox: &Sender<Report>,
 ) {
     vcpu.attach();
+    yield_to_the_host();
     while let Ok(command) = inbox.recv() {
         let report = match command {
             Command::Run => {
@@ -176,6 +180,12 @@ fn serve(
             return;
         }
     }
+}
+
+/// Guests get what is left: a computer whose guests are busy still starts others, and answers for them, quickly.
+/// Among themselves guests share as before. Not being allowed to be less important is no reason not to run.
+fn yield_to_the_host() {
+    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
 }
 
 fn run_until_paused(vcpu: &mut Vcpu, io: &impl IoHandler, shared: &Shared) {

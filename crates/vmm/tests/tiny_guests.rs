@@ -6,7 +6,8 @@ mod common;
 use std::os::unix::fs::FileExt;
 
 use common::{Monitor, Saved, bytes, copy, from_bytes};
-use forkd_protocol::control::{Phase, RefusalClass, Request};
+use forkd_memory::extents::{Extent, read_table, write_table};
+use forkd_protocol::control::{MAX_HOT_PAGES, Phase, RefusalClass, Request};
 use forkd_testkit::{guard, tiny};
 use forkd_vmm::statefile;
 
@@ -131,6 +132,56 @@ kvm_test! {
             }
             assert!(counter(&next) > counter(&saved));
             saved = next;
+        }
+    }
+}
+
+kvm_test! {
+    fn what_one_child_changed_is_ready_in_the_next() {
+        let mut parent = Monitor::start();
+        parent.boot(tiny::ECHO).unwrap();
+        assert_eq!(parent.printed(), *b"R");
+        let saved = parent.snapshot(false);
+        let mut scout = Monitor::start();
+        scout.restore(&saved, true).unwrap();
+        scout.type_in(b"s");
+        assert_eq!(scout.printed(), *b"s0");
+        scout.ask(Request::Pause, &[]).unwrap();
+        let hot = bytes(&scout.changed());
+        let pages: u64 =
+            read_table(&mut hot.as_slice(), 1 << 20).unwrap().iter().map(|extent| extent.pages).sum();
+        assert_eq!(pages, scout.status().changed_pages);
+
+        let mut child = Monitor::start();
+        child.restore_hot(&saved, from_bytes(&hot), false).unwrap();
+        assert!(child.status().changed_pages >= pages, "they are there before it runs");
+        child.ask(Request::Resume, &[]).unwrap();
+        child.type_in(b"k");
+        assert_eq!(child.printed(), *b"k0", "and read as before");
+    }
+}
+
+kvm_test! {
+    fn a_list_of_hot_pages_that_is_no_good_is_left_alone() {
+        let mut parent = Monitor::start();
+        parent.boot(tiny::ECHO).unwrap();
+        assert_eq!(parent.printed(), *b"R");
+        let saved = parent.snapshot(false);
+        let table = |extents: &[(u64, u64)]| {
+            let extents = extents.iter().map(|&(first_page, pages)| Extent { first_page, pages });
+            let mut bytes = Vec::new();
+            write_table(&extents.collect::<Vec<_>>(), &mut bytes).unwrap();
+            from_bytes(&bytes)
+        };
+        let too_many = table(&[(0, MAX_HOT_PAGES + 1)]);
+        let outside = table(&[(0, 100), (40_000, 1)]);
+        for bad in [too_many, outside, table(&[(0, 1 << 30)]), from_bytes(b"nonsense")] {
+            let mut child = Monitor::start();
+            child.restore_hot(&saved, bad, false).unwrap();
+            assert!(child.status().changed_pages < 64);
+            child.ask(Request::Resume, &[]).unwrap();
+            child.type_in(b"k");
+            assert_eq!(child.printed(), *b"k0");
         }
     }
 }

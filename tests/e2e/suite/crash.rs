@@ -3,8 +3,8 @@
 use forkd_protocol::rest::{SandboxInfo, SnapshotInfo};
 
 use crate::support::{
-    Children, IMAGE, MONITORS, Snapshot, alone, controller_pid, each, eventually, forkd, get, host_sh, numpy,
-    store_root,
+    Children, IMAGE, LIST, MONITORS, Snapshot, alone, controller_pid, each, eventually, forkd, get, host_sh,
+    numpy, store_root,
 };
 
 /// Ends the controller, and maybe other processes in the same moment, without a word. Comes back once the next one
@@ -43,7 +43,7 @@ fn a_new_controller_finds_what_runs_and_removes_what_died() {
 fn a_snapshot_that_was_cut_off_leaves_nothing() {
     let _world = alone();
     let snapshot = Snapshot::named("e2e-cut-off");
-    let files = || host_sh(&format!("cd {}; ls run staging snapshots layers; {MONITORS}", store_root()));
+    let files = || host_sh(&format!("cd {}; {LIST} run staging snapshots layers; {MONITORS}", store_root()));
     let before = files();
     std::thread::scope(|scope| {
         let making = scope.spawn(|| forkd(&["snapshot", "--image", IMAGE, "--tag", &snapshot.tag]));

@@ -1,7 +1,7 @@
 //! What is left when sandboxes have come and gone: nothing.
 
 use crate::support::{
-    Children, MONITORS, alone, at_soak, becomes, controller_pid, host_sh, numpy, store_root,
+    Children, LIST, MONITORS, alone, at_soak, becomes, controller_pid, full_pool, host_sh, numpy, store_root,
 };
 
 /// What could be left behind, by name.
@@ -9,7 +9,7 @@ fn census(controller: &str) -> String {
     host_sh(&format!(
         "cd {root}
          echo monitors $({MONITORS})
-         echo folders $(ls run | wc -l)
+         echo folders $({LIST} run | wc -l)
          echo unfinished $(ls staging | wc -l)
          echo mounts $(wc -l </proc/mounts)
          echo sockets $(wc -l </proc/net/unix)
@@ -34,6 +34,7 @@ fn coming_and_going_leaves_nothing() {
     };
     // The first opens what stays open, such as the snapshot's files.
     round();
+    full_pool();
     let controller = controller_pid();
     let (before, resident) = (census(&controller), resident_kib(&controller));
     for _ in 0..rounds {

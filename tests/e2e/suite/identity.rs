@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Children, MONITORS, Snapshot, alone, at_soak, bare, each, eventually, forkd, get, host_sh, numpy,
+    Children, LIST, MONITORS, Snapshot, alone, at_soak, bare, each, eventually, forkd, get, host_sh, numpy,
     store_root, together,
 };
 
@@ -107,7 +107,7 @@ fn a_failing_hook_fails_the_fork_with_its_words_and_leaves_nothing() {
     let ran = forkd(&["fork", "--tag", hooked(), "-n", "2", "--env", "E2E_HOOK=fail"]).ends_with(7);
     assert!(ran.stderr.contains("10-note") && ran.stderr.contains("no luck today"), "{}", ran.stderr);
     assert_eq!(get("/v1/sandboxes").json(), json!([]));
-    assert_eq!(host_sh(&format!("ls {}/run; {MONITORS}", store_root())), "0");
+    assert_eq!(host_sh(&format!("{LIST} {}/run; {MONITORS}", store_root())), "0");
 }
 
 #[test]

@@ -17,6 +17,7 @@
 
 mod support;
 
+mod branch;
 mod client;
 mod crash;
 mod eval;

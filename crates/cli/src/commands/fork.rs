@@ -13,15 +13,18 @@ use crate::error::CliError;
 use crate::parse::{self, KeyValue};
 use crate::ui;
 
-/// Fork children from a snapshot.
+/// Fork children from a snapshot, or from a running sandbox.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  forkd fork --tag pynp -n 20\n  forkd fork --tag pynp --env KEY=value --json | jq -r '.[].id'"
+    after_help = "Example:\n  forkd fork --tag pynp -n 20\n  forkd fork --tag pynp --env KEY=value --json | jq -r '.[].id'\n  forkd fork --from-sandbox ID -n 5"
 )]
 pub(crate) struct Args {
     /// Snapshot
-    #[arg(long)]
-    tag: Tag,
+    #[arg(long, required_unless_present = "from_sandbox", conflicts_with = "from_sandbox")]
+    tag: Option<Tag>,
+    /// Running sandbox: it is branched first, and runs on
+    #[arg(long, value_name = "ID")]
+    from_sandbox: Option<SandboxId>,
     /// How many children
     #[arg(short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHILDREN)))]
     n: u32,
@@ -56,6 +59,7 @@ pub(crate) async fn create(client: &Client, request: &CreateSandboxes) -> Result
 pub(crate) fn plainly(tag: &str, n: u32) -> CreateSandboxes {
     CreateSandboxes {
         snapshot_tag: tag.to_owned(),
+        from_sandbox: None,
         n,
         per_child_netns: true,
         memory_limit_mib: None,
@@ -70,7 +74,8 @@ fn request(args: &Args) -> CreateSandboxes {
     CreateSandboxes {
         memory_limit_mib: args.memory_limit_mib,
         env: args.env.iter().cloned().map(KeyValue::into_pair).collect(),
-        ..plainly(args.tag.as_str(), args.n)
+        from_sandbox: args.from_sandbox.as_ref().map(ToString::to_string),
+        ..plainly(args.tag.as_ref().map_or("", Tag::as_str), args.n)
     }
 }
 

@@ -99,7 +99,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
         }
         Verb::Rm(remove) => {
             let client = context.client().await?;
-            return removal::remove(&client, &context.ui, "/v1/images", &remove.names).await;
+            return removal::remove(&client, &context.ui, "/v1/images", &remove.names, "").await;
         }
     }
     Ok(0)

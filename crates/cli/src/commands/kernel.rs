@@ -71,7 +71,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
             context.ui.show(&kernels, |all| render(all, ui::now_unix()));
         }
         Verb::Rm(remove) => {
-            return removal::remove(&client, &context.ui, "/v1/kernels", &remove.names).await;
+            return removal::remove(&client, &context.ui, "/v1/kernels", &remove.names, "").await;
         }
     }
     Ok(0)

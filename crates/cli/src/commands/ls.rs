@@ -49,6 +49,7 @@ mod tests {
         let info = SandboxInfo {
             id: "sb-1".into(),
             snapshot_tag: "py".into(),
+            snapshot_id: None,
             netns: None,
             guest_addr: String::new(),
             created_at_unix: 100,

@@ -1,11 +1,13 @@
 //! One file per verb: its arguments (`Args`) and what it does (`run`). This one only lists them.
 
 mod bench;
+mod branch;
 mod completions;
 mod doctor;
 mod eval;
 mod exec;
 pub(crate) mod fork;
+mod gc;
 mod image;
 mod images;
 mod kernel;
@@ -20,6 +22,11 @@ mod rmi;
 mod run;
 mod serve;
 mod snapshot;
+mod snapshot_compact;
+mod snapshot_diff;
+mod snapshot_info;
+mod tree;
+mod verify;
 
 use clap::Subcommand;
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,7 +41,7 @@ pub(crate) enum Command {
     Quickstart(quickstart::Args),
     /// Boot an image, warm it up and freeze it
     Snapshot(snapshot::Args),
-    /// Fork sandboxes from a snapshot
+    /// Fork sandboxes from a snapshot or from a running sandbox
     Fork(fork::Args),
     /// Run a command in a sandbox
     Exec(exec::Args),
@@ -52,8 +59,22 @@ pub(crate) enum Command {
     Kill(kill::Args),
     /// List snapshots
     Images(images::Args),
+    /// Make a snapshot of a running sandbox, which runs on
+    Branch(branch::Args),
+    /// Make a snapshot of another one and what a command changes in it
+    SnapshotDiff(snapshot_diff::Args),
+    /// Show which snapshot or sandbox comes from which snapshot
+    Tree(tree::Args),
+    /// Show what a snapshot consists of
+    SnapshotInfo(snapshot_info::Args),
+    /// Make a flat snapshot of one that lies on others
+    SnapshotCompact(snapshot_compact::Args),
     /// Remove snapshots
     Rmi(rmi::Args),
+    /// Remove stored content that nothing names
+    Gc(gc::Args),
+    /// Hash stored snapshots again
+    Verify(verify::Args),
     /// Make, list and remove root file systems
     Image(image::Args),
     /// Fetch and list guest kernels
@@ -87,6 +108,13 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Logs(args) => logs::run(args, context).await,
         Command::Kill(args) => kill::run(args, context).await,
         Command::Images(args) => images::run(args, context).await,
+        Command::Tree(args) => tree::run(args, context).await,
+        Command::Branch(args) => branch::run(args, context).await,
+        Command::SnapshotDiff(args) => snapshot_diff::run(args, context).await,
+        Command::SnapshotInfo(args) => snapshot_info::run(args, context).await,
+        Command::SnapshotCompact(args) => snapshot_compact::run(args, context).await,
+        Command::Gc(args) => gc::run(args, context).await,
+        Command::Verify(args) => verify::run(args, context).await,
         Command::Rmi(args) => rmi::run(args, context).await,
         Command::Image(args) => image::run(args, context).await,
         Command::Kernel(args) => kernel::run(args, context).await,

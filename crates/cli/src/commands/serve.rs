@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use forkd_controller::{Listen, ServeError};
-use forkd_engine::{ConfigError, Engine, EngineConfig, EngineError};
+use forkd_engine::{ConfigError, DEFAULT_WAITING, Engine, EngineConfig, EngineError};
 use forkd_protocol::error::ErrorClass;
 use tracing_subscriber::EnvFilter;
 
@@ -24,6 +24,9 @@ pub(crate) struct Args {
     /// Folder of images, snapshots and sandboxes
     #[arg(long, value_name = "DIR", env = "FORKD_ROOT", default_value = DEFAULT_ROOT)]
     root: PathBuf,
+    /// How many monitors are started ahead of time for the next forks; 0 is none
+    #[arg(long, value_name = "N", env = "FORKD_WAITING", default_value_t = DEFAULT_WAITING, value_parser = waiting)]
+    waiting: usize,
     /// Log lines as JSON
     #[arg(long)]
     log_json: bool,
@@ -42,11 +45,16 @@ pub(crate) async fn run(args: Args, _context: &Context) -> Result<u8, CliError> 
         let _ = rustix::process::setsid();
     }
     log(args.log_json);
-    let config = EngineConfig::from_env(args.root)?;
+    let config = EngineConfig { waiting: args.waiting, ..EngineConfig::from_env(args.root)? };
     let bound = args.listen.bind().await?;
     let engine = Engine::open(config).await?;
     bound.serve(engine).await?;
     Ok(0)
+}
+
+/// More would be a sign of a mistake: forks that find none start their own.
+fn waiting(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| *n <= 256).ok_or_else(|| "a number from 0 to 256".to_owned())
 }
 
 fn log(json: bool) {

@@ -5,8 +5,8 @@ use axum::response::IntoResponse;
 use forkd_engine::Engine;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{
-    CreateSandboxes, ErrorBody, EvalRequest, EvalResponse, ExecRequest, ExecResponse, PingResponse,
-    SandboxInfo, SandboxStats,
+    BranchRequest, CreateSandboxes, ErrorBody, EvalRequest, EvalResponse, ExecRequest, ExecResponse,
+    PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
 };
 use http::{StatusCode, header};
 
@@ -63,6 +63,27 @@ pub(crate) async fn kill(
 ) -> Result<StatusCode, ApiError> {
     engine.kill(&id).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Make a snapshot of a running sandbox, which runs on
+///
+/// 202 where the request does not wait: the snapshot is `writing` until it is `ready` or `failed`.
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{id}/branch", tag = "sandboxes", params(("id" = String, Path)), request_body = BranchRequest,
+    responses(
+        (status = 201, body = SnapshotInfo), (status = 202, body = SnapshotInfo),
+        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+        (status = 500, body = ErrorBody), (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)
+    )
+)]
+pub(crate) async fn branch(
+    State(engine): State<Engine>,
+    Name(id): Name<SandboxId>,
+    Json(request): Json<BranchRequest>,
+) -> Result<impl IntoResponse, ApiError> {
+    let made = engine.branch(&id, request).await?;
+    let status = if made.status == "writing" { StatusCode::ACCEPTED } else { StatusCode::CREATED };
+    Ok((status, axum::Json(made)))
 }
 
 /// Run a command to its end

@@ -7,13 +7,13 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use forkd_engine::Engine;
 use forkd_protocol::names::Tag;
-use forkd_protocol::rest::{CreateSnapshot, ErrorBody, SnapshotInfo};
+use forkd_protocol::rest::{CreateSnapshot, ErrorBody, RemoveSnapshot, SnapshotInfo};
 use futures::{Stream, stream};
 use http::{HeaderMap, StatusCode, header};
 use tokio::sync::mpsc;
 
 use crate::error::ApiError;
-use crate::extract::{Json, Name};
+use crate::extract::{Json, Name, Query};
 
 /// Lines of progress that may wait for a client; beyond that the maker waits.
 const WAITING: usize = 64;
@@ -55,15 +55,26 @@ pub(crate) async fn create(
 }
 
 /// Remove a snapshot
+///
+/// Where others descend from it, it is refused with their names unless one of `cascade` and `force` is asked for.
 #[utoipa::path(
-    delete, path = "/v1/snapshots/{tag}", tag = "snapshots", params(("tag" = String, Path)),
-    responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody))
+    delete, path = "/v1/snapshots/{tag}", tag = "snapshots",
+    params(
+        ("tag" = String, Path),
+        ("cascade" = Option<bool>, Query, description = "remove those that descend from it, too"),
+        ("force" = Option<bool>, Query, description = "remove it alone; layers that others name stay")
+    ),
+    responses(
+        (status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "others descend from it, or it is being made")
+    )
 )]
 pub(crate) async fn remove(
     State(engine): State<Engine>,
     Name(tag): Name<Tag>,
+    Query(asked): Query<RemoveSnapshot>,
 ) -> Result<StatusCode, ApiError> {
-    engine.remove_snapshot(tag).await?;
+    engine.remove_snapshot(tag, asked).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -161,6 +161,12 @@ impl Disk {
         self.lower.overlaid_blocks(&self.top.extents())
     }
 
+    /// What the top holds.
+    #[must_use]
+    pub fn top_extents(&self) -> Vec<Extent> {
+        self.top.extents()
+    }
+
     /// What the top holds. With a `new_top` (an empty file), the old one becomes the highest frozen layer
     /// and is never written again.
     pub fn freeze_top(&mut self, new_top: Option<File>) -> Vec<Extent> {

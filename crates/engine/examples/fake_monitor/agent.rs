@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::exit;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use forkd_protocol::guest::{
     Eval, Evaluated, Exec, Executed, Frozen, GuestRefusal, Health, Identified, Identity, PATH_EVAL,
-    PATH_EXEC, PATH_FREEZE, PATH_HEALTH, PATH_IDENTITY, PATH_WARM, PythonError, Warm,
+    PATH_EXEC, PATH_FREEZE, PATH_HEALTH, PATH_IDENTITY, PATH_THAW, PATH_WARM, PythonError, Warm,
 };
 use futures::stream;
 use http::{Request, Response, StatusCode};
@@ -35,13 +35,19 @@ struct Agent {
     mood: String,
     identity: Mutex<String>,
     connections: AtomicU64,
+    frozen: AtomicBool,
     last_words: Option<File>,
 }
 
 /// Serves for ever, on threads of its own.
 pub(crate) fn serve(listener: UnixListener, last_words: Option<File>, mood: String) {
-    let agent =
-        Arc::new(Agent { mood, identity: Mutex::default(), connections: AtomicU64::new(0), last_words });
+    let agent = Arc::new(Agent {
+        mood,
+        identity: Mutex::default(),
+        connections: AtomicU64::new(0),
+        frozen: AtomicBool::new(false),
+        last_words,
+    });
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let agent = Arc::clone(&agent);
@@ -82,6 +88,10 @@ impl Agent {
             PATH_HEALTH => Ok(self.health()),
             PATH_IDENTITY => self.take_identity(request).await,
             PATH_FREEZE => self.freeze().await,
+            PATH_THAW => {
+                self.frozen.store(false, Ordering::Relaxed);
+                Ok(json(&serde_json::json!({})))
+            }
             PATH_WARM => warm(request).await,
             PATH_EVAL => eval(request).await,
             PATH_EXEC => self.exec(request).await,
@@ -123,7 +133,10 @@ impl Agent {
         match self.mood.as_str() {
             "no-freeze" => Ok(refusal(StatusCode::CONFLICT, "guest_did_not_freeze", "still running")),
             "stall-at-freeze" => Ok(stall().await),
-            _ => Ok(json(&Frozen { micros: 1 })),
+            _ => {
+                self.frozen.store(true, Ordering::Relaxed);
+                Ok(json(&Frozen { micros: 1 }))
+            }
         }
     }
 
@@ -132,6 +145,7 @@ impl Agent {
         let verb = exec.args.first().map(String::as_str).unwrap_or_default();
         Ok(match verb {
             "connections" => executed(self.connections.load(Ordering::Relaxed).to_string().as_bytes()),
+            "frozen" => executed(self.frozen.load(Ordering::Relaxed).to_string().as_bytes()),
             "bytes" => executed(&(0..=255).collect::<Vec<u8>>()),
             "stall" => stall().await,
             "flood" => streamed(stream::repeat_with(|| Ok(Frame::data(Bytes::from(vec![b' '; 1 << 16]))))),

@@ -8,6 +8,7 @@ mod agent;
 
 use std::error::Error;
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
@@ -15,7 +16,8 @@ use std::path::Path;
 use std::process::exit;
 
 use forkd_protocol::control::{
-    Connection, FdRole, LayerStats, Phase, Refusal, RefusalClass, Reply, Request, Snapshotted, Status,
+    CONTROL_VERSION, Connection, DiskPart, FdRole, LayerStats, Phase, Refusal, RefusalClass, Reply, Request,
+    Snapshot, Snapshotted, Status,
 };
 
 type Anyhow<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -65,15 +67,26 @@ impl Monitor {
             Request::Restore(restore) => self.run(restore.roles, fds),
             Request::Pause => self.enter(Phase::Paused),
             Request::Resume => self.enter(Phase::Running),
-            Request::Snapshot(snapshot) => self.write(&snapshot.roles, fds),
+            Request::Snapshot(snapshot) => self.write(&snapshot, fds),
+            Request::Changed { roles } => self.tell_changed(&roles, fds),
             Request::Stop => exit(0),
         }
+    }
+
+    fn tell_changed(&self, roles: &[FdRole], fds: Vec<OwnedFd>) -> Anyhow<Reply> {
+        let ([FdRole::ChangedOut], Ok([out])) = (roles, <[OwnedFd; 1]>::try_from(fds)) else {
+            return Ok(refusal("one output is needed"));
+        };
+        let first = if self.mood == "hot-lie" { 1 << 40 } else { 1 };
+        File::from(out).write_all_at(&extents(&[(first, 1)]), 0)?;
+        Ok(Reply::Done { micros: 1 })
     }
 
     fn version(&self) -> u32 {
         match (self.mood.as_str(), self.phase) {
             ("other-version", _) | ("other-version-once-running", Phase::Running) => 99,
-            _ => 1,
+            ("old-monitor", _) => 1,
+            _ => CONTROL_VERSION,
         }
     }
 
@@ -94,6 +107,9 @@ impl Monitor {
             return Ok(refusal("descriptors and roles differ in number"));
         }
         self.files = roles.into_iter().zip(fds).collect();
+        if self.file(FdRole::Hot)?.is_some() {
+            complain("was told what is hot");
+        }
         let Some(vsock) = self.file(FdRole::VsockListener)? else { return Ok(refusal("no vsock listener")) };
         let last_words = self.file(FdRole::LastWords)?.map(File::from);
         agent::serve(UnixListener::from(vsock), last_words, self.mood.clone());
@@ -110,8 +126,9 @@ impl Monitor {
         Ok(Reply::Done { micros: 1 })
     }
 
-    /// One page of memory, nothing changed on the disk.
-    fn write(&mut self, roles: &[FdRole], fds: Vec<OwnedFd>) -> Anyhow<Reply> {
+    /// One page of memory, which differs between a parent and what is written of a machine that goes on; one block of
+    /// the latter's disk.
+    fn write(&mut self, asked: &Snapshot, fds: Vec<OwnedFd>) -> Anyhow<Reply> {
         match self.mood.as_str() {
             "refuse-snapshot" => return Ok(refusal("it cannot be written")),
             "full" => {
@@ -120,22 +137,40 @@ impl Monitor {
             }
             _ => {}
         }
-        for (role, fd) in roles.iter().zip(fds) {
-            let file = File::from(fd);
+        let (mut disk, mut new_top) = (LayerStats::default(), None);
+        for (role, fd) in asked.roles.iter().zip(fds) {
+            let mut file = File::from(fd);
             match role {
                 FdRole::StateOut => file.write_all_at(b"state of a fake machine", 0)?,
                 FdRole::MemoryOut => {
                     file.set_len(128 << 20)?;
-                    file.write_all_at(&[7; 4096], 4096)?;
+                    file.write_all_at(&[if asked.resume { 8 } else { 7 }; 4096], 4096)?;
                 }
+                FdRole::DiskExtentsOut { .. } if asked.resume => {
+                    file.write_all_at(&extents(&[(2, 1)]), 0)?;
+                    disk = LayerStats { extents: 1, bytes: 4096 };
+                }
+                FdRole::DiskTopNew { .. } => new_top = Some(OwnedFd::from(file)),
+                FdRole::WriterStatus => match self.mood.as_str() {
+                    "writer-killed" => {}
+                    "writer-full" => writeln!(file, r#"{{"how":"failed","errno":28}}"#)?,
+                    _ => writeln!(file, r#"{{"how":"written","extents":1,"pages":1}}"#)?,
+                },
                 FdRole::MemoryExtentsOut => file.write_all_at(&extents(&[(1, 1)]), 0)?,
                 FdRole::DiskExtentsOut { .. } => file.write_all_at(&extents(&[]), 0)?,
                 _ => return Ok(refusal("an output that is none")),
             }
         }
-        self.phase = Phase::Paused;
+        if let Some(new_top) = new_top {
+            let top = FdRole::Disk { disk: 0, part: DiskPart::Top };
+            if let Some((_, old)) = self.files.iter_mut().find(|(role, _)| *role == top) {
+                File::from(std::mem::replace(old, new_top)).write_all_at(&[9; 4096], 2 * 4096)?;
+            }
+        } else {
+            self.phase = Phase::Paused;
+        }
         let memory = LayerStats { extents: 1, bytes: 4096 };
-        Ok(Reply::Snapshotted(Snapshotted { pause_us: 1, memory, disks: vec![LayerStats::default()] }))
+        Ok(Reply::Snapshotted(Snapshotted { pause_us: 1, memory, disks: vec![disk], writer: None }))
     }
 }
 

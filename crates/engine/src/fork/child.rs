@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forkd_protocol::error::chain;
 use forkd_protocol::guest::{Identified, PATH_IDENTITY};
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::ForkTiming;
@@ -15,7 +16,7 @@ use tracing::{debug, warn};
 use super::ChildError;
 use crate::guest::{Guest, GuestError, Limits, SMALL_ANSWER};
 use crate::identity::new_identity;
-use crate::monitor::{Launcher, Monitor, MonitorError};
+use crate::monitor::{Launcher, Monitor, MonitorError, RunDir};
 use crate::sandbox::Born;
 
 /// First pause before a guest that accepts no connection is tried again; it doubles up to [`RETRY_MAX`].
@@ -44,6 +45,19 @@ pub(super) async fn bear(
     guest: Arc<Guest>,
     give_up: CancellationToken,
 ) -> Result<Born, ChildError> {
+    let launcher = Arc::clone(&request.launcher);
+    let born = be_born(request, id, guest, give_up).await;
+    // Now, not when it was taken: starting another must not hold this one up.
+    launcher.refill();
+    born
+}
+
+async fn be_born(
+    request: Arc<Request>,
+    id: SandboxId,
+    guest: Arc<Guest>,
+    give_up: CancellationToken,
+) -> Result<Born, ChildError> {
     let permit = tokio::select! {
         biased;
         () = give_up.cancelled() => return Err(ChildError::GivenUp),
@@ -65,11 +79,27 @@ pub(super) async fn bear(
     match answered {
         Ok(told) => {
             timing.answered_us = micros(request.started);
+            learn_hot(&request, &id, monitor.dir().clone());
             debug!(sandbox = %id, steps = ?told.steps, ?timing, "answered");
             Ok(Born { monitor, watch, timing })
         }
         Err(e) => fail(id, monitor, e).await,
     }
+}
+
+/// Has the first child that answers tell which pages all of them change, beside the path: nobody waits for it. At
+/// this moment nothing that its user wants has run.
+fn learn_hot(request: &Arc<Request>, id: &SandboxId, dir: RunDir) {
+    if !request.snapshot.claim_hot() {
+        return;
+    }
+    let (request, id) = (Arc::clone(request), id.clone());
+    tokio::task::spawn_blocking(move || {
+        if let Err(e) = request.launcher.learn_hot(&dir, &request.snapshot) {
+            request.snapshot.disclaim_hot();
+            debug!(sandbox = %id, error = %chain(&e), "it did not tell which pages it has changed");
+        }
+    });
 }
 
 /// Removes a child and tells how its monitor ended, where that is why.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use forkd_protocol::names::{NameError, SandboxId, Tag};
-use forkd_protocol::rest::{CreateSandboxes, ForkTiming, MAX_CHILDREN, SandboxInfo};
+use forkd_protocol::rest::{BranchRequest, CreateSandboxes, ForkTiming, MAX_CHILDREN, SandboxInfo};
 use forkd_store::{SandboxRow, Store};
 use futures::future::join_all;
 use tokio::sync::oneshot;
@@ -22,6 +22,7 @@ pub(crate) use child::reach;
 use child::{Request, bear};
 pub use error::{ChildError, ForkError};
 
+use crate::branch::branch;
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, RequestError, in_range};
 use crate::guest::GuestError;
@@ -36,10 +37,12 @@ pub(crate) async fn fork(
 ) -> Result<Vec<SandboxInfo>, EngineError> {
     let started = Instant::now();
     check(&asked)?;
+    let asked = from_sandbox(shared, asked).await?;
     if asked.memory_limit_mib.is_some() {
         shared.launcher.cgroups().available().map_err(MonitorError::from)?;
     }
     let tag: Tag = asked.snapshot_tag.parse()?;
+    shared.branches.check_ready(tag.as_str())?;
     let store = shared.store.clone();
     let snapshot = blocking(move || store.open_snapshot(&tag)).await??;
     GuestError::check_version(snapshot.record.manifest.agent_protocol)?;
@@ -56,7 +59,23 @@ pub(crate) async fn fork(
     brood.raise(shared, asked.n).await
 }
 
+/// Where children of a sandbox are asked for: branches it and asks for those of the new snapshot.
+async fn from_sandbox(
+    shared: &Arc<Shared>,
+    mut asked: CreateSandboxes,
+) -> Result<CreateSandboxes, EngineError> {
+    let Some(source) = asked.from_sandbox.take() else { return Ok(asked) };
+    let branched = branch(shared, &source.parse()?, BranchRequest::default()).await?;
+    asked.snapshot_tag = branched.tag;
+    Ok(asked)
+}
+
 fn check(asked: &CreateSandboxes) -> Result<(), RequestError> {
+    match (asked.snapshot_tag.is_empty(), asked.from_sandbox.is_some()) {
+        (true, false) => return Err(RequestError::Empty("snapshot_tag")),
+        (false, true) => return Err(RequestError::Together("snapshot_tag", "from_sandbox")),
+        (true, true) | (false, false) => {}
+    }
     in_range::<u64>("n", u64::from(asked.n), 1, u64::from(MAX_CHILDREN))?;
     if let Some(mib) = asked.memory_limit_mib {
         in_range::<u64>("memory_limit_mib", mib, 16, 1 << 20)?;
@@ -68,6 +87,8 @@ fn check(asked: &CreateSandboxes) -> Result<(), RequestError> {
 #[derive(Debug)]
 struct Brood {
     children: Vec<(Handle, oneshot::Receiver<Result<SandboxRow, ChildError>>)>,
+    /// Holds the snapshot open: its content stays in the store until the rows name it.
+    request: Arc<Request>,
     give_up: CancellationToken,
     /// Gives all of them up when the request's future is dropped.
     guard: DropGuard,
@@ -80,7 +101,8 @@ impl Brood {
         asked: &CreateSandboxes,
     ) -> Result<Self, NameError> {
         let give_up = CancellationToken::new();
-        let mut brood = Self { children: Vec::new(), guard: give_up.clone().drop_guard(), give_up };
+        let guard = give_up.clone().drop_guard();
+        let mut brood = Self { children: Vec::new(), request: Arc::clone(request), guard, give_up };
         let around = shared.surroundings();
         for _ in 0..asked.n {
             let id = shared.ids.sandbox()?;
@@ -97,7 +119,7 @@ impl Brood {
         request: &Arc<Request>,
         asked: &CreateSandboxes,
     ) {
-        let info = info_of(&id, asked);
+        let info = info_of(&id, asked, &request.snapshot.record.id);
         let (task, handle) = Task::new(around.clone(), id.clone(), Life::Starting, info);
         shared.registry.insert(handle.clone());
         let give_up = self.give_up.clone();
@@ -135,9 +157,10 @@ impl Brood {
             return Err(e.into());
         }
         // Beside this future, which may be dropped any time: released are all of them or none.
-        let (store, guard) = (shared.store.clone(), self.guard);
+        let (store, guard, request) = (shared.store.clone(), self.guard, self.request);
         tokio::spawn(async move {
             let released = release(store, &handles, rows).await;
+            drop(request);
             guard.disarm();
             released
         })
@@ -190,10 +213,11 @@ async fn remove_all(handles: &[Handle]) {
     join_all(removals).await;
 }
 
-fn info_of(id: &SandboxId, asked: &CreateSandboxes) -> SandboxInfo {
+fn info_of(id: &SandboxId, asked: &CreateSandboxes, snapshot: &str) -> SandboxInfo {
     SandboxInfo {
         id: id.to_string(),
         snapshot_tag: asked.snapshot_tag.clone(),
+        snapshot_id: Some(snapshot.to_owned()),
         netns: None,
         guest_addr: String::new(),
         created_at_unix: unix_now(),

@@ -50,6 +50,9 @@ pub enum MonitorError {
         /// What the socket said.
         source: ControlError,
     },
+    /// It was started by an earlier forkd, whose monitors cannot write what a machine changed.
+    #[error("the monitor is of an earlier version, which writes whole snapshots only")]
+    OldMonitor,
     /// It answered something that was not asked.
     #[error("the monitor gave an answer that does not belong to the question")]
     WrongAnswer,
@@ -84,6 +87,11 @@ pub enum MonitorError {
 }
 
 impl MonitorError {
+    /// Whether the monitor surely is as before it was asked.
+    pub(crate) fn changed_nothing(&self) -> bool {
+        !matches!(self, Self::Control { .. } | Self::WrongAnswer)
+    }
+
     /// Who has to act.
     pub fn class(&self) -> ErrorClass {
         match self {
@@ -105,6 +113,7 @@ impl MonitorError {
                 RefusalClass::Exhausted => ErrorClass::Exhausted,
             },
             Self::Ended(_) => ErrorClass::GuestFault,
+            Self::OldMonitor => ErrorClass::Conflict,
             Self::Process(_) | Self::Control { .. } | Self::WrongAnswer | Self::Stuck(_) => {
                 ErrorClass::Internal
             }

@@ -6,17 +6,21 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use forkd_host::cgroup::Cgroups;
 use forkd_host::process::Process;
 use forkd_protocol::control::{
-    Boot, CpuModel, DiskPart, FdRole, RefusalClass, Reply, Request, Restore, Snapshot, Snapshotted,
+    Boot, CpuModel, DiskPart, FdRole, MemoryMode, RefusalClass, Reply, Request, Restore, Snapshot,
+    Snapshotted,
 };
 use forkd_protocol::names::SandboxId;
 use forkd_store::{DraftFiles, OpenSnapshot, Store};
+use rustix::fs::{MemfdFlags, memfd_create};
+use tokio::sync::Notify;
 
+use super::pool::{Pool, Waiting};
 use super::process::Monitor;
 use super::rundir::{RunDir, RunFiles};
 use super::{MonitorError, process};
@@ -33,10 +37,13 @@ pub(crate) struct Launcher {
     bounds: Bounds,
     /// The program that is known to speak our version, so that it is not asked at each fork.
     understood: Mutex<Option<ProgramId>>,
+    pool: Pool,
+    /// Told when something may have been taken from the pool.
+    refill: Arc<Notify>,
 }
 
 /// Which file a program is: device, inode, and when it was changed.
-type ProgramId = (u64, u64, i64, i64);
+pub(super) type ProgramId = (u64, u64, i64, i64);
 
 /// A parent to boot.
 #[derive(Debug)]
@@ -59,36 +66,74 @@ impl Launcher {
         // A directory opened for reading is as good a handle as O_PATH for openat.
         let proc_dir = File::open("/proc")?;
         let (program, bounds) = (config.monitor(), config.bounds);
-        let understood = Mutex::default();
-        Ok(Self { store, cgroups: Cgroups::detect(), program, proc_dir, bounds, understood })
+        let (understood, pool, refill) = (Mutex::default(), Pool::new(config.waiting), Arc::default());
+        let cgroups = Cgroups::detect();
+        Ok(Self { store, cgroups, program, proc_dir, bounds, understood, pool, refill })
+    }
+
+    pub(super) fn bounds(&self) -> &Bounds {
+        &self.bounds
     }
 
     pub(crate) fn cgroups(&self) -> &Cgroups {
         &self.cgroups
     }
 
-    /// Starts the process, in its cgroup where it has a limit. It waits for a first message; blocks.
+    /// A process, in its cgroup where it has a limit: one that waited, or a new one. It waits for a first message;
+    /// blocks.
     pub(crate) fn start(
         &self,
         id: &SandboxId,
         memory_limit_mib: Option<u64>,
     ) -> Result<Monitor, MonitorError> {
-        let dir = RunDir::new(self.store.create_run_dir(id)?);
-        let process = match self.spawn(&dir) {
-            Ok(process) => process,
-            Err(e) => {
-                self.store.remove_run_dir(id)?;
-                return Err(e);
-            }
+        let mut monitor = match self.pool.take(self.program_id()?) {
+            Some(monitor) => monitor,
+            None => self.launch(id)?,
         };
-        let mut monitor = Monitor::new(id.clone(), process, self.store.clone(), self.bounds.end);
-        match self.settle(&mut monitor, id, memory_limit_mib) {
+        match self.assign(&mut monitor, id, memory_limit_mib) {
             Ok(()) => Ok(monitor),
             Err(e) => {
                 monitor.discard();
                 Err(e)
             }
         }
+    }
+
+    /// Starts one that is to wait, under a name that is no sandbox's; blocks until it is ready for a first message.
+    pub(crate) fn start_waiting(&self, id: &SandboxId) -> Result<(), MonitorError> {
+        let program = self.program_id()?;
+        let monitor = self.launch(id)?;
+        if let Err(e) = monitor.status(self.bounds.control) {
+            monitor.discard();
+            return Err(e);
+        }
+        if let Err(unwanted) = self.pool.put(Waiting { monitor, program }) {
+            unwanted.discard();
+        }
+        Ok(())
+    }
+
+    /// Whether the pool wants another.
+    pub(crate) fn lacks_waiting(&self) -> bool {
+        self.pool.lacks()
+    }
+
+    /// Has the pool looked at soon.
+    pub(crate) fn refill(&self) {
+        self.refill.notify_one();
+    }
+
+    /// What is told when the pool is to be looked at.
+    pub(crate) fn refill_wanted(&self) -> Arc<Notify> {
+        Arc::clone(&self.refill)
+    }
+
+    /// Ends what waits; none will wait again. Blocks until nothing of them is left.
+    pub(crate) fn end_waiting(&self) {
+        let waiting = self.pool.close();
+        // All of them before any is waited for.
+        waiting.iter().for_each(|monitor| drop(monitor.kill()));
+        waiting.into_iter().for_each(Monitor::discard);
     }
 
     /// Makes a child of a snapshot run; blocks. Opens nothing of the snapshot: its files are open already.
@@ -99,10 +144,27 @@ impl Launcher {
         for (role, fd) in &snapshot.files {
             parcel.add(*role, fd.as_fd());
         }
+        if let Some(hot) = snapshot.hot() {
+            parcel.add(FdRole::Hot, hot);
+        }
         self.add_own(&mut parcel, &files);
         let generation = *uuid::Uuid::new_v4().as_bytes();
         let request = Request::Restore(Restore { roles: parcel.roles, run: true, generation });
         done(monitor.call(&request, &parcel.fds, self.bounds.control)?)
+    }
+
+    /// Asks the monitor of a child that has just answered which pages it has changed so far, for all children of its
+    /// snapshot that come later; blocks. A child that is gone meanwhile, or a monitor that cannot tell, is an error.
+    pub(crate) fn learn_hot(&self, dir: &RunDir, snapshot: &OpenSnapshot) -> Result<(), MonitorError> {
+        let told = memfd_create("changed pages", MemfdFlags::CLOEXEC)
+            .map_err(|e| MonitorError::file("make a table for", dir.path(), e))?;
+        let request = Request::Changed { roles: vec![FdRole::ChangedOut] };
+        let answer = process::converse(dir, &request, &[told.as_fd()], self.bounds.control);
+        match answer.map_err(|source| MonitorError::Control { ended: None, source })? {
+            Reply::Refused(refusal) => return Err(MonitorError::Refused(refusal)),
+            reply => done(reply)?,
+        }
+        Ok(self.store.put_hot(snapshot, &File::from(told))?)
     }
 
     /// Boots a parent; blocks.
@@ -143,7 +205,8 @@ impl Launcher {
         parcel.add(FdRole::MemoryOut, draft.memory.as_fd());
         parcel.add(FdRole::MemoryExtentsOut, draft.memory_extents.as_fd());
         parcel.add(FdRole::DiskExtentsOut { disk: 0 }, draft.disk_extents.as_fd());
-        let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: false });
+        let memory = MemoryMode::Flat;
+        let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: false, memory });
         match monitor.call(&request, &parcel.fds, self.bounds.write) {
             Ok(Reply::Snapshotted(told)) => Ok(told),
             // All that writing takes is room for the files.
@@ -157,14 +220,41 @@ impl Launcher {
 
     /// Asks a monitor for its version where its program was replaced since one was asked.
     fn check_version(&self, monitor: &Monitor) -> Result<(), MonitorError> {
-        let found = self.program.metadata().map_err(|e| MonitorError::file("look at", &self.program, e))?;
-        let program = (found.dev(), found.ino(), found.mtime(), found.mtime_nsec());
+        let program = self.program_id()?;
         let known = || self.understood.lock().unwrap_or_else(PoisonError::into_inner);
         if *known() != Some(program) {
             monitor.status(self.bounds.control)?;
             *known() = Some(program);
         }
         Ok(())
+    }
+
+    /// Which program would be started now.
+    fn program_id(&self) -> Result<ProgramId, MonitorError> {
+        // Not to be found is the same failure as not to be started.
+        let found = self.program.metadata();
+        let found = found.map_err(|source| MonitorError::Start { program: self.program.clone(), source })?;
+        Ok((found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
+    }
+
+    /// Starts a process in a run folder of its own; blocks.
+    fn launch(&self, id: &SandboxId) -> Result<Monitor, MonitorError> {
+        let dir = RunDir::new(self.store.create_run_dir(id)?);
+        let process = match self.spawn(&dir) {
+            Ok(process) => process,
+            Err(e) => {
+                self.store.remove_run_dir(id)?;
+                return Err(e);
+            }
+        };
+        let monitor = Monitor::new(id.clone(), process, self.store.clone(), self.bounds.end);
+        match monitor.dir().note_process(monitor.process()) {
+            Ok(()) => Ok(monitor),
+            Err(e) => {
+                monitor.discard();
+                Err(e)
+            }
+        }
     }
 
     fn spawn(&self, dir: &RunDir) -> Result<Process, MonitorError> {
@@ -187,13 +277,16 @@ impl Launcher {
         })
     }
 
-    fn settle(
+    /// Gives a monitor its name and its limit.
+    fn assign(
         &self,
         monitor: &mut Monitor,
         id: &SandboxId,
         limit_mib: Option<u64>,
     ) -> Result<(), MonitorError> {
-        monitor.dir().note_process(monitor.process())?;
+        if monitor.id() != id {
+            monitor.rename(id)?;
+        }
         if let Some(mib) = limit_mib {
             let leaf = self.cgroups.create(id.as_str(), mib.saturating_mul(1 << 20))?;
             let pid = monitor.process().pid();
@@ -218,13 +311,13 @@ pub(crate) fn stop_by_socket(dir: &RunDir, bound: Duration) -> bool {
 
 /// Descriptors and what each is for, in one order.
 #[derive(Debug, Default)]
-struct Parcel<'a> {
-    roles: Vec<FdRole>,
-    fds: Vec<BorrowedFd<'a>>,
+pub(super) struct Parcel<'a> {
+    pub(super) roles: Vec<FdRole>,
+    pub(super) fds: Vec<BorrowedFd<'a>>,
 }
 
 impl<'a> Parcel<'a> {
-    fn add(&mut self, role: FdRole, fd: BorrowedFd<'a>) {
+    pub(super) fn add(&mut self, role: FdRole, fd: BorrowedFd<'a>) {
         self.roles.push(role);
         self.fds.push(fd);
     }

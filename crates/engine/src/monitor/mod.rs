@@ -5,12 +5,15 @@
 //! the end of a control connection means nothing to it. So nothing here keeps a connection: each question is a
 //! connection of its own.
 
+mod branch;
 mod ending;
 mod error;
 mod launch;
+mod pool;
 mod process;
 mod rundir;
 
+pub(crate) use branch::Branched;
 pub use error::MonitorError;
 pub(crate) use launch::{Launcher, ParentPlan, stop_by_socket};
 pub(crate) use process::{Monitor, NOTICE_END_WITHIN, Watch};

@@ -72,12 +72,24 @@ impl Monitor {
         self.cgroup.insert(leaf)
     }
 
+    pub(super) fn id(&self) -> &SandboxId {
+        &self.id
+    }
+
     pub(crate) fn dir(&self) -> &RunDir {
         &self.dir
     }
 
     pub(crate) fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// Makes one that waited that of a sandbox.
+    pub(super) fn rename(&mut self, id: &SandboxId) -> Result<(), MonitorError> {
+        self.store.rename_run_dir(&self.id, id)?;
+        self.dir = RunDir::new(self.store.run_dir(id));
+        self.id = id.clone();
+        Ok(())
     }
 
     /// From now on it outlives this handle (and this controller).

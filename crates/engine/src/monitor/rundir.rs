@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use forkd_host::process::{self, Process};
 
 use super::MonitorError;
+use super::branch::FrozenTop;
 use crate::ids::MAX_ID_LEN;
 
 /// Longest path of a Unix socket (`sun_path`, with its closing zero).
@@ -28,6 +29,15 @@ pub(crate) struct RunFiles {
     pub(crate) vsock: UnixListener,
     pub(crate) console: File,
     pub(crate) last_words: File,
+}
+
+/// What a machine that is branched is handed for its disk.
+#[derive(Debug)]
+pub(crate) struct BranchFiles {
+    /// The empty top that it goes on with.
+    pub(crate) top: File,
+    /// Where it lists what the old one holds.
+    pub(crate) table: File,
 }
 
 impl RunDir {
@@ -80,6 +90,52 @@ impl RunDir {
         })
     }
 
+    fn new_top(&self) -> PathBuf {
+        self.path.join("disk0.top.new")
+    }
+
+    fn frozen_top(&self) -> PathBuf {
+        self.path.join("disk0.frozen")
+    }
+
+    fn frozen_table(&self) -> PathBuf {
+        self.path.join("disk0.frozen.extents")
+    }
+
+    /// Whether a branch broke off in the middle of freezing the disk.
+    pub(crate) fn has_branch_files(&self) -> bool {
+        [self.new_top(), self.frozen_top()].iter().any(|path| path.exists())
+    }
+
+    /// Makes what a machine that is branched is handed for its disk.
+    pub(crate) fn open_branch_files(&self, disk_bytes: u64) -> Result<BranchFiles, MonitorError> {
+        let top_path = self.new_top();
+        let top = create(&top_path, true)?;
+        let made = top.set_len(disk_bytes).map_err(|e| MonitorError::file("size", &top_path, e));
+        match made.and_then(|()| create(&self.frozen_table(), true)) {
+            Ok(table) => Ok(BranchFiles { top, table }),
+            Err(e) => {
+                self.remove_branch_files()?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Undoes [`RunDir::open_branch_files`], where the machine never used them.
+    pub(crate) fn remove_branch_files(&self) -> Result<(), MonitorError> {
+        remove_if_there(&[self.new_top(), self.frozen_table()])
+    }
+
+    /// The new top takes the place of the frozen one.
+    pub(crate) fn settle_tops(&self) -> Result<FrozenTop, MonitorError> {
+        let rename = |from: PathBuf, to: PathBuf| {
+            fs::rename(&from, &to).map_err(|e| MonitorError::file("move", &from, e))
+        };
+        rename(self.top(), self.frozen_top())?;
+        rename(self.new_top(), self.top())?;
+        Ok(FrozenTop { data: self.frozen_top(), table: self.frozen_table() })
+    }
+
     pub(crate) fn listen_control(&self) -> Result<UnixListener, MonitorError> {
         listen(&self.control())
     }
@@ -109,15 +165,16 @@ impl RunDir {
 
     /// Removes all but the logs: what is worth reading once a machine has ended.
     pub(crate) fn keep_logs_only(&self) -> Result<(), MonitorError> {
-        for path in [self.top(), self.vsock(), self.control(), self.last_words(), self.pid_file()] {
-            match fs::remove_file(&path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    return Err(MonitorError::file("remove", &path, e));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        remove_if_there(&[
+            self.top(),
+            self.new_top(),
+            self.frozen_top(),
+            self.frozen_table(),
+            self.vsock(),
+            self.control(),
+            self.last_words(),
+            self.pid_file(),
+        ])
     }
 
     /// The bytes of the serial console, as far as the monitor kept them.
@@ -129,6 +186,18 @@ impl RunDir {
     pub(crate) fn read_monitor_log(&self) -> io::Result<Vec<u8>> {
         tail(&self.monitor_log(), MAX_LOG_BYTES)
     }
+}
+
+fn remove_if_there(paths: &[PathBuf]) -> Result<(), MonitorError> {
+    for path in paths {
+        match fs::remove_file(path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(MonitorError::file("remove", path, e));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// How long the longest socket path below `root` is; an error where the kernel would refuse it.

@@ -8,8 +8,10 @@ mod error;
 mod registry;
 mod state;
 mod task;
+mod turns;
 
 pub use error::SandboxError;
 pub(crate) use registry::{Handle, Registry};
 pub(crate) use state::Life;
 pub(crate) use task::{Born, Command, Surroundings, Task};
+pub(crate) use turns::Turns;

@@ -7,7 +7,7 @@ use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::SandboxInfo;
 use tokio::sync::{mpsc, watch};
 
-use super::{Command, Life, SandboxError};
+use super::{Command, Life, SandboxError, Turns};
 use crate::guest::Guest;
 use crate::monitor::RunDir;
 
@@ -29,6 +29,7 @@ pub(crate) struct Handle {
     pub(crate) view: watch::Receiver<View>,
     pub(crate) guest: Arc<Guest>,
     pub(crate) dir: RunDir,
+    pub(crate) turns: Arc<Turns>,
 }
 
 /// All sandboxes of one engine. The lock is held for a look-up, never while anything is waited for.

@@ -13,9 +13,9 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::SandboxError;
 use super::registry::{Handle, Registry, View};
 use super::state::{Event, Life, Step, decide};
+use super::{SandboxError, Turns};
 use crate::adopt::row_of;
 use crate::config::Bounds;
 use crate::guest::Guest;
@@ -26,6 +26,8 @@ use crate::monitor::{Monitor, RunDir, Watch};
 pub(crate) enum Command {
     /// Its row is written. Unanswered where it is no longer there to run.
     Commit(oneshot::Sender<()>),
+    /// A snapshot of it was made.
+    Branched,
     /// End it and remove it. Unanswered where it was gone already.
     Kill(oneshot::Sender<Result<(), SandboxError>>),
 }
@@ -47,6 +49,26 @@ pub(crate) struct Born {
     pub(crate) timing: ForkTiming,
 }
 
+/// Removes the row, which keeps the layers below the sandbox in the store. Branches that are not published yet need
+/// them: then the row is removed when they are, and nobody waits for that.
+async fn forget_row(store: Store, id: SandboxId, turns: &Turns) -> Result<(), String> {
+    let removing = move || store.remove_sandbox(&id).map_err(|e| chain(&e));
+    if let Ok(free) = Arc::clone(&turns.publishing).try_write_owned() {
+        let removed = tokio::task::spawn_blocking(removing).await;
+        drop(free);
+        return removed.unwrap_or_else(|e| Err(chain(&e)));
+    }
+    let publishing = Arc::clone(&turns.publishing);
+    tokio::spawn(async move {
+        let free = publishing.write_owned().await;
+        if let Ok(Err(e)) = tokio::task::spawn_blocking(removing).await {
+            warn!(error = e, "the row of a removed sandbox stays until the next start");
+        }
+        drop(free);
+    });
+    Ok(())
+}
+
 /// A monitor of which nothing is left, or why something is.
 type Removed = (Monitor, Result<(), String>);
 
@@ -59,6 +81,7 @@ pub(crate) struct Task {
     commands: mpsc::UnboundedReceiver<Command>,
     view: watch::Sender<View>,
     guest: Arc<Guest>,
+    turns: Arc<Turns>,
     /// Who waits for its removal.
     killers: Vec<oneshot::Sender<Result<(), SandboxError>>>,
     /// Who waits for it to be released.
@@ -80,7 +103,15 @@ impl Task {
         let (view, seen) = watch::channel(View { life, info });
         let dir = RunDir::new(around.store.run_dir(&id));
         let guest = Arc::new(Guest::new(dir.vsock()));
-        let handle = Handle { id: id.clone(), commands: sender, view: seen, guest: Arc::clone(&guest), dir };
+        let turns = Arc::<Turns>::default();
+        let handle = Handle {
+            id: id.clone(),
+            commands: sender,
+            view: seen,
+            guest: Arc::clone(&guest),
+            dir,
+            turns: Arc::clone(&turns),
+        };
         let task = Self {
             around,
             id,
@@ -88,6 +119,7 @@ impl Task {
             commands,
             view,
             guest,
+            turns,
             killers: Vec::new(),
             committer: None,
             give_up: CancellationToken::new(),
@@ -194,6 +226,13 @@ impl Task {
         tokio::select! {
             biased;
             command = self.commands.recv() => match command? {
+                Command::Branched => {
+                    self.view.send_modify(|view| {
+                        view.info.branch_count += 1;
+                        view.info.has_branched = true;
+                    });
+                    Some(Event::Branched)
+                }
                 Command::Kill(answer) => {
                     self.killers.push(answer);
                     Some(Event::KillAsked)
@@ -246,13 +285,20 @@ impl Task {
         // Waited for here, so that a thousand kills at once do not hold a thousand threads.
         watch.ended_within(self.around.bounds.end).await;
         let (store, id) = (self.around.store.clone(), self.id.clone());
+        // A writer that was just forked off leaves the source's cgroup first.
+        let turn = self.turns.disk.lock().await;
         let removing = tokio::task::spawn_blocking(move || {
             let mut monitor = monitor;
             let removed = monitor.remove().map_err(|e| chain(&e));
-            let removed = removed.and_then(|()| store.remove_sandbox(&id).map_err(|e| chain(&e)));
             (monitor, removed)
         });
-        removing.await
+        let (monitor, removed) = removing.await?;
+        drop(turn);
+        let removed = match removed {
+            Ok(()) => forget_row(store, id, &self.turns).await,
+            failed => failed,
+        };
+        Ok((monitor, removed))
     }
 
     fn refuse_killers(&mut self, reason: &str) {

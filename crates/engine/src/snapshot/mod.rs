@@ -76,9 +76,10 @@ pub(crate) async fn create(
             write_ms: millis(warmed.writing_since),
         },
         pause_ms: None,
+        workload_pause_ms: None,
         branched_from: None,
         agent_protocol: warmed.agent_protocol,
-        parent: None,
+        below: None,
     };
     let info = blocking(move || draft.publish(meta)).await??.info;
     info!(tag = %plan.tag, timing = ?info.timing, "snapshot published");

@@ -64,6 +64,7 @@ impl Parent {
             }
         };
         let (monitor, image, kernel) = blocking(booting).await??;
+        shared.launcher.refill();
         let watch = monitor.watch()?;
         let guest = Guest::new(monitor.dir().vsock());
         Ok(Self { monitor, watch, started, guest, image, kernel })

@@ -1,8 +1,9 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use forkd_engine::{EngineError, ForkError};
+use forkd_engine::{Engine, EngineError, ForkError};
 use forkd_protocol::error::ErrorClass;
+use forkd_protocol::names::SandboxId;
 
 use crate::support::*;
 
@@ -182,4 +183,40 @@ async fn a_missing_monitor_is_the_hosts_fault() {
     let e = engine.fork(children(2)).await.unwrap_err();
     assert_eq!(e.class(), ErrorClass::HostUnfit, "{:?}", e.body());
     assert!(house.run_folders().is_empty() && engine.sandboxes().is_empty());
+}
+
+#[tokio::test]
+async fn one_child_tells_what_is_hot_and_later_ones_are_handed_it() {
+    let house = House::new();
+    let engine = house.furnished(bounds()).await;
+    let snapshot = house.root().join("snapshots").join(&names(&house.root().join("snapshots"))[0]);
+    house.mood("hot-lie");
+    let liar = fork_one(&engine).await;
+    assert!(!was_told(&engine, &liar).await);
+    // What was a lie is nowhere, and the next child is asked.
+    assert!(!snapshot.join("hot").exists());
+    let first = fork_one(&engine).await;
+    assert!(!was_told(&engine, &first).await);
+    eventually_told(&engine).await;
+    assert!(snapshot.join("hot").exists());
+    drop(engine);
+
+    let engine = house.open(bounds()).await;
+    let later = fork_one(&engine).await;
+    assert!(was_told(&engine, &later).await, "it outlives the engine");
+}
+
+async fn was_told(engine: &Engine, id: &SandboxId) -> bool {
+    String::from_utf8(engine.monitor_log(id).await.unwrap()).unwrap().contains("told what is hot")
+}
+
+/// Nobody waits for what a child tells.
+async fn eventually_told(engine: &Engine) {
+    for _ in 0..100 {
+        let id = fork_one(engine).await;
+        if was_told(engine, &id).await {
+            return;
+        }
+    }
+    panic!("no child was told");
 }

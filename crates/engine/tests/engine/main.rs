@@ -4,8 +4,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails panics")]
 
 mod adopt;
+mod branch;
 mod fork;
 mod guest;
+mod pool;
 mod snapshot;
 #[path = "../support/mod.rs"]
 mod support;

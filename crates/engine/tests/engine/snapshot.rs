@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use forkd_engine::{Bounds, Engine};
 use forkd_protocol::error::ErrorClass;
+use forkd_protocol::rest::RemoveSnapshot;
 use futures::future::join_all;
 use tokio::sync::mpsc;
 
@@ -36,7 +37,7 @@ async fn a_parent_is_booted_warmed_written_and_gone() {
     assert!(said.len() >= 5 && said.last().unwrap().contains("ready"), "{said:?}");
     assert!(house.run_folders().is_empty() && engine.sandboxes().is_empty());
     assert_eq!(engine.snapshots().await.unwrap(), [info]);
-    engine.remove_snapshot("t".parse().unwrap()).await.unwrap();
+    engine.remove_snapshot("t".parse().unwrap(), RemoveSnapshot::default()).await.unwrap();
     assert_eq!(engine.fork(children(1)).await.unwrap_err().class(), ErrorClass::NotFound);
 }
 

@@ -55,7 +55,7 @@ impl House {
     }
 
     pub fn config(&self, bounds: Bounds) -> EngineConfig {
-        EngineConfig { root: self.root(), libexec: self.libexec(), bounds }
+        EngineConfig { root: self.root(), libexec: self.libexec(), bounds, waiting: 0 }
     }
 
     pub async fn open(&self, bounds: Bounds) -> Engine {
@@ -75,6 +75,14 @@ impl House {
         engine.put_image("py".parse().unwrap(), "a test".to_owned(), disk).await.unwrap();
         engine.put_kernel("6.12".parse().unwrap(), std::io::Cursor::new(kernel_archive())).await.unwrap();
         engine
+    }
+
+    /// The monitors that wait, by pid.
+    pub fn waiting(&self) -> Vec<u32> {
+        let run = self.root().join("run");
+        let folders = self.run_folders().into_iter().filter(|name| name.starts_with("wm-"));
+        let notes = folders.filter_map(|name| fs::read_to_string(run.join(name).join("monitor.pid")).ok());
+        notes.filter_map(|note| note.split(' ').next()?.parse().ok()).collect()
     }
 
     /// Run folders that are there.

@@ -6,7 +6,13 @@ use serde::{Deserialize, Serialize};
 pub type ControlVersion = u32;
 
 /// The version that these messages are.
-pub const CONTROL_VERSION: ControlVersion = 1;
+pub const CONTROL_VERSION: ControlVersion = 2;
+
+/// The first version in which a machine that runs on can be written as what it changed.
+pub const BRANCH_VERSION: ControlVersion = 2;
+
+/// Most pages (4 KiB) that a table of hot pages lists; a machine that changed more was not at its start any more.
+pub const MAX_HOT_PAGES: u64 = 8192;
 
 /// What a passed descriptor is for. `Request` messages list roles in the order of their descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -23,6 +29,9 @@ pub enum FdRole {
     MemoryUpper,
     /// Extent table of the upper file.
     MemoryUpperExtents,
+    /// Extent table of pages that every child changes at once, at most [`MAX_HOT_PAGES`] of them: they are made
+    /// ready before it runs. A hint, which changes nothing but how long things take.
+    Hot,
     /// A part of disk number `disk` (0 is the root disk).
     Disk {
         /// Index of the disk, in the order the guest sees them.
@@ -48,11 +57,15 @@ pub enum FdRole {
     MemoryOut,
     /// Output: extent table of the memory layer.
     MemoryExtentsOut,
+    /// Output: extent table of the pages that a machine has changed.
+    ChangedOut,
     /// Output: extent table of the frozen top of disk number `disk`.
     DiskExtentsOut {
         /// Index of the disk.
         disk: u8,
     },
+    /// Output: a pipe into which a forked-off writer says how it ended ([`WriterEnd`] as one line of JSON).
+    WriterStatus,
     /// The empty top that replaces the frozen one where the source runs on.
     DiskTopNew {
         /// Index of the disk.
@@ -114,6 +127,20 @@ pub struct Restore {
     pub generation: [u8; 16],
 }
 
+/// Which pages of memory are written, and who writes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryMode {
+    /// Every page that is not zero, while the machine stands still: a layer that lies on nothing.
+    #[default]
+    Flat,
+    /// The pages that the machine changed, while it stands still: a layer over those it was restored from. A listed
+    /// page without data is zero.
+    Changed,
+    /// The same pages, written by a copy of the monitor while the machine runs on.
+    Live,
+}
+
 /// Write the machine out. It must be running or paused; it is paused meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -121,6 +148,9 @@ pub struct Snapshot {
     pub roles: Vec<FdRole>,
     /// Run on afterwards (then every disk needs a `DiskTopNew`).
     pub resume: bool,
+    /// What of its memory. Monitors before [`BRANCH_VERSION`] know flat layers only.
+    #[serde(default)]
+    pub memory: MemoryMode,
 }
 
 /// What the engine can ask.
@@ -138,6 +168,12 @@ pub enum Request {
     Resume,
     /// Write state, memory and disks out.
     Snapshot(Snapshot),
+    /// Write the table of changed pages into the one descriptor that comes along ([`FdRole::ChangedOut`]). The
+    /// machine runs on: the table is of some moment meanwhile.
+    Changed {
+        /// What each passed descriptor is.
+        roles: Vec<FdRole>,
+    },
     /// End the process. Always succeeds.
     Stop,
 }
@@ -204,10 +240,31 @@ pub struct LayerStats {
 pub struct Snapshotted {
     /// From asking the vCPUs to stop until they run again (or until all is written).
     pub pause_us: u64,
-    /// The memory layer.
+    /// The memory layer; nothing yet where a writer is at work.
     pub memory: LayerStats,
     /// The frozen top of each disk.
     pub disks: Vec<LayerStats>,
+    /// Process id of the writer, where one was forked off.
+    #[serde(default)]
+    pub writer: Option<u32>,
+}
+
+/// How a writer ended. One that says nothing was killed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum WriterEnd {
+    /// All is written.
+    Written {
+        /// Entries of the extent table.
+        extents: u64,
+        /// Pages that the table lists.
+        pages: u64,
+    },
+    /// Writing failed.
+    Failed {
+        /// The operating system's error number.
+        errno: i32,
+    },
 }
 
 /// Why a request was refused.

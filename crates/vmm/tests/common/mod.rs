@@ -1,15 +1,18 @@
 //! A monitor process driven over its control socket, as the engine does it.
 
+#![allow(dead_code, reason = "each test file uses its part")]
+
 use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{PipeReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use forkd_protocol::control::{
-    Boot, Connection, CpuModel, DiskPart, FdRole, Refusal, Reply, Request, Restore, Snapshot, Snapshotted,
+    Boot, Connection, CpuModel, DiskPart, FdRole, LayerStats, MemoryMode, Refusal, Reply, Request, Restore,
+    Snapshot, Snapshotted, WriterEnd,
 };
 use forkd_testkit::tiny;
 
@@ -72,44 +75,110 @@ impl Monitor {
     }
 
     pub(crate) fn restore_from(&mut self, state: File, memory: File, run: bool) -> Result<(), Refusal> {
+        self.restore_with(vec![(FdRole::State, state.into()), (FdRole::MemoryBase, memory.into())], run)
+    }
+
+    /// Restores where it is known which pages every child changes.
+    pub(crate) fn restore_hot(&mut self, saved: &Saved, hot: File, run: bool) -> Result<(), Refusal> {
+        let memory = saved.memory.try_clone().unwrap().into();
+        let state = copy(&saved.state).into();
+        self.restore_with(
+            vec![(FdRole::State, state), (FdRole::MemoryBase, memory), (FdRole::Hot, hot.into())],
+            run,
+        )
+    }
+
+    fn restore_with(&mut self, saved: Vec<(FdRole, OwnedFd)>, run: bool) -> Result<(), Refusal> {
         let mut files = self.usual_files();
-        files.push((FdRole::State, state.into()));
-        files.push((FdRole::MemoryBase, memory.into()));
+        files.extend(saved);
         let (roles, fds): (Vec<_>, Vec<_>) = files.into_iter().unzip();
         self.ask(Request::Restore(Restore { roles, run, generation: [9; 16] }), &fds)
     }
 
+    /// The table of the pages that it has changed.
+    pub(crate) fn changed(&mut self) -> File {
+        let table = tempfile::tempfile().unwrap();
+        let fd = table.try_clone().unwrap().into();
+        self.ask(Request::Changed { roles: vec![FdRole::ChangedOut] }, &[fd]).unwrap();
+        table
+    }
+
     pub(crate) fn snapshot(&mut self, resume: bool) -> Saved {
+        self.write(resume, MemoryMode::Flat).unwrap()
+    }
+
+    /// Writes what was changed while the machine runs on; returns once all is written.
+    pub(crate) fn branch(&mut self, memory: MemoryMode) -> Result<Saved, Refusal> {
+        self.write(true, memory)
+    }
+
+    fn write(&mut self, resume: bool, memory: MemoryMode) -> Result<Saved, Refusal> {
+        let (pending, told) = self.begin(resume, memory, None)?;
+        Ok(if memory == MemoryMode::Live { pending.finish(told) } else { pending })
+    }
+
+    /// A live branch whose writer is still at work.
+    pub(crate) fn begin_live(&mut self) -> (Saved, PipeReader) {
+        self.begin(true, MemoryMode::Live, None).unwrap()
+    }
+
+    /// A live branch whose state cannot be written.
+    pub(crate) fn write_state_to(&mut self, state: BorrowedFd<'_>) -> Refusal {
+        self.begin(true, MemoryMode::Live, Some(state)).err().unwrap()
+    }
+
+    fn begin(
+        &mut self,
+        resume: bool,
+        memory: MemoryMode,
+        state_instead: Option<BorrowedFd<'_>>,
+    ) -> Result<(Saved, PipeReader), Refusal> {
         let file = || tempfile::tempfile().unwrap();
         let mut saved = Saved {
             state: file(),
             memory: file(),
             memory_extents: file(),
             disk_extents: file(),
-            stats: Snapshotted { pause_us: 0, memory: Default::default(), disks: Vec::new() },
+            stats: Snapshotted {
+                pause_us: 0,
+                memory: LayerStats::default(),
+                disks: Vec::new(),
+                writer: None,
+            },
         };
-        let mut roles = vec![
-            FdRole::StateOut,
-            FdRole::MemoryOut,
-            FdRole::MemoryExtentsOut,
-            FdRole::DiskExtentsOut { disk: 0 },
-        ];
         let new_top = disk();
-        let mut fds = vec![
-            saved.state.as_fd(),
-            saved.memory.as_fd(),
-            saved.memory_extents.as_fd(),
-            saved.disk_extents.as_fd(),
+        let (told, status) = std::io::pipe().unwrap();
+        let mut outputs = vec![
+            (FdRole::StateOut, state_instead.unwrap_or(saved.state.as_fd())),
+            (FdRole::MemoryOut, saved.memory.as_fd()),
+            (FdRole::MemoryExtentsOut, saved.memory_extents.as_fd()),
+            (FdRole::DiskExtentsOut { disk: 0 }, saved.disk_extents.as_fd()),
         ];
         if resume {
-            roles.push(FdRole::DiskTopNew { disk: 0 });
-            fds.push(new_top.as_fd());
+            outputs.push((FdRole::DiskTopNew { disk: 0 }, new_top.as_fd()));
         }
-        match self.control.call(&Request::Snapshot(Snapshot { roles, resume }), &fds).unwrap() {
+        if memory == MemoryMode::Live {
+            outputs.push((FdRole::WriterStatus, status.as_fd()));
+        }
+        let (roles, fds): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();
+        let reply = self.control.call(&Request::Snapshot(Snapshot { roles, resume, memory }), &fds).unwrap();
+        match reply {
             Reply::Snapshotted(stats) => saved.stats = stats,
+            Reply::Refused(refusal) => return Err(refusal),
             other => panic!("snapshot answered {other:?}"),
         }
-        saved
+        Ok((saved, told))
+    }
+
+    /// Restores a branch: its own pages over those of `base`.
+    pub(crate) fn restore_over(&mut self, base: &Saved, branch: &Saved) -> Result<(), Refusal> {
+        let mut files = self.usual_files();
+        files.push((FdRole::State, copy(&branch.state).into()));
+        files.push((FdRole::MemoryBase, base.memory.try_clone().unwrap().into()));
+        files.push((FdRole::MemoryUpper, branch.memory.try_clone().unwrap().into()));
+        files.push((FdRole::MemoryUpperExtents, copy(&branch.memory_extents).into()));
+        let (roles, fds): (Vec<_>, Vec<_>) = files.into_iter().unzip();
+        self.ask(Request::Restore(Restore { roles, run: true, generation: [8; 16] }), &fds)
     }
 
     pub(crate) fn ask(&mut self, request: Request, fds: &[OwnedFd]) -> Result<(), Refusal> {
@@ -164,6 +233,21 @@ impl Monitor {
             (FdRole::ProcDir, File::open("/proc").unwrap().into()),
             (FdRole::LastWords, File::create(&self.last_words).unwrap().into()),
         ]
+    }
+}
+
+impl Saved {
+    /// Waits for the writer.
+    pub(crate) fn finish(mut self, mut told: PipeReader) -> Self {
+        let mut line = String::new();
+        told.read_to_string(&mut line).unwrap();
+        match serde_json::from_str(&line).unwrap() {
+            WriterEnd::Written { extents, pages } => {
+                self.stats.memory = LayerStats { extents, bytes: pages * 4096 };
+            }
+            failed @ WriterEnd::Failed { .. } => panic!("the writer: {failed:?}"),
+        }
+        self
     }
 }
 

@@ -124,7 +124,12 @@ impl Snapshot {
 
     /// One that is made otherwise. What an earlier run left goes first.
     pub(crate) fn named(tag: &str) -> Self {
-        delete(&format!("/v1/snapshots/{tag}"));
+        delete(&format!("/v1/snapshots/{tag}?cascade=true"));
+        Self { tag: tag.to_owned() }
+    }
+
+    /// One that is there.
+    pub(crate) fn made(tag: &str) -> Self {
         Self { tag: tag.to_owned() }
     }
 
@@ -136,6 +141,6 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        let _ = std::panic::catch_unwind(|| drop(delete(&self.path())));
+        let _ = std::panic::catch_unwind(|| drop(delete(&format!("{}?cascade=true", self.path()))));
     }
 }

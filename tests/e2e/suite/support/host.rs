@@ -2,11 +2,13 @@
 
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
 
 use forkd_protocol::rest::SnapshotInfo;
 use serde_json::Value;
 
-use super::world::{program, url};
+use super::world::{eventually, program, url};
 use super::{bare, forkd, get};
 
 /// What a shell script prints there; it has to end well.
@@ -27,8 +29,23 @@ pub(crate) fn host_sh(script: &str) -> String {
     out.trim_end().to_owned()
 }
 
-/// A script that counts the monitors; those that have ended do not count, whoever has yet to collect them.
-pub(crate) const MONITORS: &str = "pgrep -c -r D,R,S -x forkd-vmm || true";
+/// A script that counts the monitors with a machine: one that waits for its own has a single thread. Those that have
+/// ended do not count, whoever has yet to collect them.
+pub(crate) const MONITORS: &str =
+    "ps -C forkd-vmm -o s=,nlwp= | grep -cE '^[DRS] +([2-9]|[1-9][0-9])' || true";
+
+/// Lists folders below the store's without the run folders of monitors that wait.
+pub(crate) const LIST: &str = "ls --ignore='wm-*'";
+
+/// Waits until the pool of waiting monitors is full: starting one takes far less than the pause between two looks.
+pub(crate) fn full_pool() {
+    let count = || host_sh(&format!("ls {}/run | grep -c ^wm- || true", store_root()));
+    eventually("no more monitors are started", || {
+        let before = count();
+        thread::sleep(Duration::from_secs(1));
+        (count() == before).then_some(())
+    });
+}
 
 /// The process that answers the API.
 pub(crate) fn controller_pid() -> String {

@@ -4,6 +4,7 @@
 //! ```text
 //!   boot -> READY -> ping, pong -> snapshot
 //!   for each N:  start N monitors; restore each; ping each        (in a row, as the reference does it)
+//!                the same with monitors that wait already         (started ahead, as the engine's pool has them)
 //!                the same with as many threads as processors      (side by side)
 //! ```
 
@@ -49,6 +50,8 @@ pub(super) struct Saved {
     pub(super) state: File,
     pub(super) memory: File,
     extents: File,
+    /// Pages that every child changes, once that is known.
+    pub(super) hot: Option<File>,
 }
 
 impl<'a> Bare<'a> {
@@ -78,7 +81,7 @@ impl<'a> Bare<'a> {
         let ramdisk = self.file("ramdisk");
         guest::write_ramdisk(&ramdisk)?;
         let workshop = Workshop::new(&self.folder, Programs::here()?.path("forkd-vmm"), self.stop.clone())?;
-        let saved = self.saved()?;
+        let mut saved = self.saved()?;
         let step = self.ui.step("Booting the parent");
         let mut parent = workshop.start("parent")?;
         let began = Instant::now();
@@ -94,6 +97,11 @@ impl<'a> Bare<'a> {
         let snapshot_us = micros(began.elapsed());
         drop(parent);
         step.done(&ui::size(memory.bytes));
+        let step = self.ui.step("Trying it");
+        let began = Instant::now();
+        saved.hot = Some(self.scout(&workshop, &saved)?);
+        let scout_us = micros(began.elapsed());
+        step.done("");
 
         let (rounds, stopped) = self.rounds(&Rounds::new(&workshop, &saved, self.folder.as_path()), counts);
         if let (true, Some(e)) = (rounds.is_empty(), stopped.as_ref()) {
@@ -105,6 +113,7 @@ impl<'a> Bare<'a> {
             ramdisk,
             boot_us,
             snapshot_us,
+            scout_us,
             memory_bytes: bytes,
             memory_extents: extents,
             state_bytes: saved.state.metadata().map_or(0, |m| m.len()),
@@ -117,6 +126,17 @@ impl<'a> Bare<'a> {
         Ok(report)
     }
 
+    /// One child that answers tells which pages all of them will change, as the engine does it.
+    fn scout(&self, workshop: &Workshop, saved: &Saved) -> Result<File, CliError> {
+        let hot = self.create("hot")?;
+        let mut child = workshop.start("scout")?;
+        child.restore(saved)?;
+        child.ping()?;
+        child.await_word(guest::PONG)?;
+        child.changed(&hot)?;
+        Ok(hot)
+    }
+
     /// Rounds until one does not work; and why it did not.
     fn rounds(&self, rounds: &Rounds<'_>, counts: &[u32]) -> (Vec<Round>, Option<CliError>) {
         let mut done: Vec<Round> = Vec::new();
@@ -127,7 +147,7 @@ impl<'a> Bare<'a> {
                 return (done, Some(CliError::local(ErrorClass::Exhausted, why)));
             }
             let step = self.ui.step(format!("{n} children"));
-            for round in [Rounds::in_a_row, Rounds::side_by_side] {
+            for round in [Rounds::in_a_row, Rounds::started_ahead, Rounds::side_by_side] {
                 match round(rounds, n) {
                     Ok(round) => done.push(round),
                     Err(e) => return (done, Some(e)),
@@ -139,12 +159,18 @@ impl<'a> Bare<'a> {
     }
 
     fn saved(&self) -> Result<Saved, CliError> {
-        let create = |name: &str| {
-            let path = self.file(name);
-            let opened = File::options().read(true).write(true).create(true).truncate(true).open(&path);
-            opened.map_err(|e| CliError::io(format!("making {}", path.display()), e))
-        };
-        Ok(Saved { state: create("state")?, memory: create("memory")?, extents: create("extents")? })
+        Ok(Saved {
+            state: self.create("state")?,
+            memory: self.create("memory")?,
+            extents: self.create("extents")?,
+            hot: None,
+        })
+    }
+
+    fn create(&self, name: &str) -> Result<File, CliError> {
+        let path = self.file(name);
+        let opened = File::options().read(true).write(true).create(true).truncate(true).open(&path);
+        opened.map_err(|e| CliError::io(format!("making {}", path.display()), e))
     }
 
     fn file(&self, name: &str) -> PathBuf {

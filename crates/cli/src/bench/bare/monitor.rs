@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forkd_protocol::control::{
-    Boot, Connection, ControlError, CpuModel, FdRole, Reply, Request, Restore, Snapshot, Snapshotted,
+    Boot, Connection, ControlError, CpuModel, FdRole, MemoryMode, Reply, Request, Restore, Snapshot,
+    Snapshotted,
 };
 use forkd_protocol::error::ErrorClass;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -100,6 +101,14 @@ impl Monitor<'_> {
         self.child.id()
     }
 
+    /// Waits until it is there and has done what it does before it is told anything.
+    pub(super) fn ready(&mut self) -> Result<(), CliError> {
+        match self.call(&Request::Status, &[])? {
+            Reply::Status(_) => Ok(()),
+            other => Err(self.odd(&other)),
+        }
+    }
+
     /// Boots the guest.
     pub(super) fn boot(&mut self, kernel: &Path, ramdisk: &Path) -> Result<(), CliError> {
         let open = |path: &Path| {
@@ -122,7 +131,9 @@ impl Monitor<'_> {
     /// Restores the guest and lets it run; how long the monitor says that took, microseconds.
     pub(super) fn restore(&mut self, saved: &Saved) -> Result<u64, CliError> {
         let generation = self.workshop.generation();
-        let files = [(FdRole::State, saved.state.as_fd()), (FdRole::MemoryBase, saved.memory.as_fd())];
+        let mut files =
+            vec![(FdRole::State, saved.state.as_fd()), (FdRole::MemoryBase, saved.memory.as_fd())];
+        files.extend(saved.hot.iter().map(|hot| (FdRole::Hot, hot.as_fd())));
         self.begin(&files, |roles| Request::Restore(Restore { roles, run: true, generation }))
     }
 
@@ -134,9 +145,17 @@ impl Monitor<'_> {
         extents: &File,
     ) -> Result<Snapshotted, CliError> {
         let roles = vec![FdRole::StateOut, FdRole::MemoryOut, FdRole::MemoryExtentsOut];
-        let request = Request::Snapshot(Snapshot { roles, resume: false });
+        let request = Request::Snapshot(Snapshot { roles, resume: false, memory: MemoryMode::Flat });
         match self.call(&request, &[state.as_fd(), memory.as_fd(), extents.as_fd()])? {
             Reply::Snapshotted(told) => Ok(told),
+            other => Err(self.odd(&other)),
+        }
+    }
+
+    /// Has the table of the pages that the guest has changed written.
+    pub(super) fn changed(&mut self, table: &File) -> Result<(), CliError> {
+        match self.call(&Request::Changed { roles: vec![FdRole::ChangedOut] }, &[table.as_fd()])? {
+            Reply::Done { .. } => Ok(()),
             other => Err(self.odd(&other)),
         }
     }
@@ -285,7 +304,7 @@ mod tests {
         let stop = runtime.block_on(async { Stop::when(std::future::pending()) });
         let workshop = Workshop::new(folder.path(), program, stop).unwrap();
         let saved = || File::open("/dev/null").unwrap();
-        let saved = Saved { state: saved(), memory: saved(), extents: saved() };
+        let saved = Saved { state: saved(), memory: saved(), extents: saved(), hot: None };
         let mut monitor = workshop.start("c0").unwrap();
         let e = monitor.restore(&saved).unwrap_err();
         assert!(e.to_string().contains("c0") && e.to_string().contains("no kvm here"), "{e}");

@@ -21,6 +21,8 @@ pub(crate) struct Report {
     pub(crate) boot_us: u64,
     /// Freezing and writing.
     pub(crate) snapshot_us: u64,
+    /// Making one child, to learn which pages all of them change.
+    pub(crate) scout_us: u64,
     /// Stored pages.
     pub(crate) memory_bytes: u64,
     /// In how many pieces.
@@ -43,8 +45,29 @@ pub(crate) struct Report {
 pub(crate) enum How {
     /// One after the other.
     InARow,
+    /// The same with monitors that wait already, as the engine's pool has them: starting them is not counted.
+    StartedAhead,
     /// As many at once as there are processors.
     SideBySide,
+}
+
+impl How {
+    fn name(self) -> &'static str {
+        match self {
+            Self::InARow => "in a row",
+            Self::StartedAhead => "started ahead",
+            Self::SideBySide => "side by side",
+        }
+    }
+
+    /// What comes before a line that the reference has no like of.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::InARow => "",
+            Self::StartedAhead => "started_ahead ",
+            Self::SideBySide => "side_by_side ",
+        }
+    }
 }
 
 /// One round.
@@ -108,7 +131,7 @@ impl Round {
     /// As the reference prints it.
     fn line(&self) -> String {
         let ms = |us: u64| us as f64 / 1000.0;
-        let prefix = if self.how == How::SideBySide { "side_by_side " } else { "" };
+        let prefix = self.how.prefix();
         format!(
             "{prefix}n {} restored_ms {:.0} all_pong_ms {:.0} per_child_ms {:.1} private_KiB_per_child {} pss_KiB {}",
             self.n,
@@ -124,7 +147,7 @@ impl Round {
         let each = |us: u64| took(us / u64::from(self.n.max(1)));
         [
             self.n.to_string(),
-            if self.how == How::InARow { "in a row" } else { "side by side" }.to_owned(),
+            self.how.name().to_owned(),
             self.spawned_us.map_or_else(|| "-".to_owned(), each),
             each(self.restored_us),
             each(self.answered_us),
@@ -145,13 +168,14 @@ impl Report {
         if let Some(most) = in_a_row().next_back() {
             self.goals.push(Goal::monitor_memory(most.n, most.monitor_private_bytes));
         }
-        for round in in_a_row() {
+        for round in self.rounds.iter().filter(|r| r.how != How::SideBySide) {
             let Some(other) = against.iter().find(|a| a.n == round.n) else { continue };
+            let ahead = if round.how == How::StartedAhead { ", monitors started ahead" } else { "" };
             let each = |us: u64| us as f64 / 1000.0 / f64::from(round.n.max(1));
             let goal = |what: &str, us: u64, other_ms: f64, limit: f64| {
                 let other = other_ms / f64::from(round.n.max(1));
                 Goal::ratio(
-                    format!("{what} per child, N={}", round.n),
+                    format!("{what} per child, N={}{}", round.n, ahead),
                     each(us),
                     other,
                     limit,
@@ -187,12 +211,13 @@ impl Report {
             self.lines.join("\n")
         );
         text.push_str(&format!(
-            "boot {}; snapshot {} for {} in {} extents and {} of state\nPer child, until all are:\n",
+            "boot {}; snapshot {} for {} in {} extents and {} of state; trying it {}\nPer child, until all are:\n",
             took(self.boot_us),
             took(self.snapshot_us),
             ui::size(self.memory_bytes),
             self.memory_extents,
-            ui::size(self.state_bytes)
+            ui::size(self.state_bytes),
+            took(self.scout_us)
         ));
         text.push_str(&ui::table(&heading, self.rounds.iter().map(Round::row)));
         if let Some(why) = &self.stopped {
@@ -234,6 +259,7 @@ mod tests {
             ramdisk: "/r".into(),
             boot_us: 4_000_000,
             snapshot_us: 700_000,
+            scout_us: 100_000,
             memory_bytes: 50 << 20,
             memory_extents: 90,
             state_bytes: 9000,

@@ -53,6 +53,18 @@ impl<'a> Rounds<'a> {
         self.ping(How::InARow, Restored { began, spawned, restored, children, inside, free_before })
     }
 
+    /// The same with monitors that wait already: the clock starts when they do.
+    pub(super) fn started_ahead(&self, n: u32) -> Result<Round, CliError> {
+        let free_before = Place::Here.available_mib();
+        let mut children = (0..n).map(|i| self.start(i)).collect::<Result<Vec<_>, _>>()?;
+        children.iter_mut().try_for_each(Monitor::ready)?;
+        let began = Instant::now();
+        let inside = children.iter_mut().map(|c| c.restore(self.saved)).collect::<Result<_, _>>()?;
+        let restored = began.elapsed();
+        let how = How::StartedAhead;
+        self.ping(how, Restored { began, spawned: None, restored, children, inside, free_before })
+    }
+
     /// Each is started and restored by one of as many threads as there are processors.
     pub(super) fn side_by_side(&self, n: u32) -> Result<Round, CliError> {
         let free_before = Place::Here.available_mib();

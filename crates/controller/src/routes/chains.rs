@@ -1,0 +1,73 @@
+//! Snapshots as chains: what one consists of, flattening, cleaning up, checking.
+
+use axum::extract::State;
+use axum::response::IntoResponse;
+use forkd_engine::Engine;
+use forkd_protocol::names::Tag;
+use forkd_protocol::rest::{
+    CollectGarbage, CompactSnapshot, ErrorBody, GarbageReport, SnapshotInfo, SnapshotInfoDetail,
+    VerifyReport, VerifySnapshots,
+};
+use http::StatusCode;
+
+use crate::error::ApiError;
+use crate::extract::{Json, Name, Query};
+
+/// Everything about a snapshot
+#[utoipa::path(
+    get, path = "/v1/snapshots/{tag}/info", tag = "snapshots", params(("tag" = String, Path)),
+    responses((status = 200, body = SnapshotInfoDetail), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
+)]
+pub(crate) async fn info(
+    State(engine): State<Engine>,
+    Name(tag): Name<Tag>,
+) -> Result<axum::Json<SnapshotInfoDetail>, ApiError> {
+    Ok(axum::Json(engine.snapshot_detail(tag).await?))
+}
+
+/// Make a flat snapshot of one that lies on others
+///
+/// It restores to the same machine and needs nothing of the chain.
+#[utoipa::path(
+    post, path = "/v1/snapshots/{tag}/compact", tag = "snapshots", params(("tag" = String, Path)),
+    request_body = CompactSnapshot,
+    responses(
+        (status = 201, body = SnapshotInfo),
+        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "the tag is taken"), (status = 507, body = ErrorBody)
+    )
+)]
+pub(crate) async fn compact(
+    State(engine): State<Engine>,
+    Name(tag): Name<Tag>,
+    Json(request): Json<CompactSnapshot>,
+) -> Result<impl IntoResponse, ApiError> {
+    let made = engine.compact_snapshot(tag, request).await?;
+    Ok((StatusCode::CREATED, axum::Json(made)))
+}
+
+/// Remove content that nothing names
+#[utoipa::path(
+    post, path = "/v1/gc", tag = "store", params(("dry_run" = Option<bool>, Query, description = "only say what would go")),
+    responses((status = 200, body = GarbageReport), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn gc(
+    State(engine): State<Engine>,
+    Query(asked): Query<CollectGarbage>,
+) -> Result<axum::Json<GarbageReport>, ApiError> {
+    Ok(axum::Json(engine.collect_garbage(asked.dry_run).await?))
+}
+
+/// Hash stored content again
+///
+/// Damage is no failure of the request: it is listed.
+#[utoipa::path(
+    post, path = "/v1/verify", tag = "store", request_body = VerifySnapshots,
+    responses((status = 200, body = VerifyReport), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
+)]
+pub(crate) async fn verify(
+    State(engine): State<Engine>,
+    Json(request): Json<VerifySnapshots>,
+) -> Result<axum::Json<VerifyReport>, ApiError> {
+    Ok(axum::Json(engine.verify_snapshots(request).await?))
+}

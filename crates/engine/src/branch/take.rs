@@ -1,0 +1,302 @@
+//! The part of a branch for which the sandbox stands still, and what is made of it afterwards.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use forkd_protocol::control::{MemoryMode, WriterEnd};
+use forkd_protocol::error::chain;
+use forkd_protocol::guest::{Freeze, Frozen, PATH_FREEZE, PATH_THAW};
+use forkd_protocol::rest::{BranchMode, SnapshotInfo, SnapshotTiming};
+use forkd_store::{Below, LayerRef, SnapshotDraft, SnapshotMeta, Template};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::sync::OwnedRwLockReadGuard;
+use tracing::{debug, warn};
+
+use super::BranchError;
+use super::plan::Plan;
+use crate::engine::{Shared, blocking};
+use crate::error::EngineError;
+use crate::guest::Limits;
+use crate::monitor::{Branched, MonitorError};
+use crate::sandbox::{Command, Handle};
+
+/// Most bytes of what a writer says.
+const MAX_STATUS: u64 = 4096;
+/// How often a guest that does not hear is told to go on.
+const THAW_ATTEMPTS: u32 = 5;
+
+/// A sandbox that was written, or is being written by its writer, and runs on.
+#[derive(Debug)]
+pub(super) struct Taken {
+    draft: SnapshotDraft,
+    template: Template,
+    /// Layers of the disk, from base to head.
+    disk: Vec<LayerRef>,
+    writer: Option<pipe::Receiver>,
+    mode: BranchMode,
+    source: String,
+    vm_pause: Duration,
+    workload_pause: Duration,
+    changed: Option<(Duration, u64)>,
+    headroom: Option<Headroom>,
+    /// The source's row, and the layers that it names, stay until this is published.
+    _keeps_row: OwnedRwLockReadGuard<()>,
+}
+
+/// More memory for a limited sandbox while a writer holds the old copies of its pages.
+#[derive(Debug)]
+struct Headroom {
+    shared: Arc<Shared>,
+    id: String,
+    limit: u64,
+}
+
+impl Headroom {
+    /// The old and the new copy of a page that is written meanwhile are both charged to the sandbox.
+    fn raise(shared: &Arc<Shared>, id: &str, limit_mib: Option<u64>) -> Result<Option<Self>, MonitorError> {
+        let Some(limit) = limit_mib.map(|mib| mib.saturating_mul(1 << 20)) else { return Ok(None) };
+        let Some(leaf) = shared.launcher.cgroups().find(id) else { return Ok(None) };
+        leaf.limit_memory(limit.saturating_add(leaf.memory_current()?))?;
+        Ok(Some(Self { shared: Arc::clone(shared), id: id.to_owned(), limit }))
+    }
+}
+
+impl Drop for Headroom {
+    fn drop(&mut self) {
+        // Gone where the sandbox is.
+        if let Some(leaf) = self.shared.launcher.cgroups().find(&self.id)
+            && let Err(e) = leaf.limit_memory(self.limit)
+        {
+            warn!(sandbox = self.id, error = %chain(&e), "the memory limit could not be put back");
+        }
+    }
+}
+
+impl Taken {
+    /// Freezes, writes and thaws. Where anything fails the sandbox goes on and the tag is free.
+    pub(super) async fn take(
+        shared: &Arc<Shared>,
+        handle: &Handle,
+        plan: &Plan,
+    ) -> Result<Self, EngineError> {
+        let mut unknown = handle.turns.disk.lock().await;
+        handle.check_running()?;
+        if let Some(why) = unknown.as_ref() {
+            return Err(BranchError::DiskUnknown(why.clone()).into());
+        }
+        let keeps_row = Arc::clone(&handle.turns.publishing).read_owned().await;
+        let (store, tag, id) = (shared.store.clone(), plan.tag.clone(), handle.id.clone());
+        let begun = blocking(move || -> Result<_, EngineError> {
+            let template = store.template(&id)?.ok_or(BranchError::OriginUnknown)?;
+            Ok((template, store.begin_snapshot(&tag)?))
+        });
+        let (template, draft) = begun.await??;
+        let changed = if plan.measure { Some(count_changes(shared, handle).await?) } else { None };
+        let limit = handle.view.borrow().info.memory_limit_mib;
+        let headroom = match plan.mode {
+            BranchMode::Live => Headroom::raise(shared, handle.id.as_str(), limit)?,
+            BranchMode::Full | BranchMode::Diff => None,
+        };
+
+        let since = Instant::now();
+        if let Err(e) = freeze(shared, handle).await {
+            thaw(shared, handle).await;
+            return Err(e);
+        }
+        let (launcher, dir, disk_bytes) =
+            (Arc::clone(&shared.launcher), handle.dir.clone(), template.manifest.image.size_bytes);
+        let mode = memory_mode(plan.mode);
+        let writing = blocking(move || {
+            let mut draft = draft;
+            let branched = launcher.branch(&dir, draft.outputs(), mode, disk_bytes);
+            (draft, branched)
+        });
+        let written = writing.await;
+        thaw(shared, handle).await;
+        let workload_pause = since.elapsed();
+        let (draft, branched) = written?;
+        let mut branched = branched.map_err(|e| not_branched(e, &mut unknown))?;
+        debug!(sandbox = %handle.id, ?workload_pause, pause_us = branched.told.pause_us, "branched");
+        let (vm_pause, writer) = (Duration::from_micros(branched.told.pause_us), branched.writer());
+        if let Some(pid) = branched.told.writer {
+            // So that a source that is killed does not take its writer with it.
+            let moved = shared.launcher.cgroups().writers().and_then(|writers| writers.add(pid));
+            if let Err(e) = moved
+                && limit.is_some()
+            {
+                debug!(sandbox = %handle.id, error = %chain(&e), "the writer stays with its source");
+            }
+        }
+        let new_top = keep_top(shared, handle, branched, disk_bytes).await;
+        let new_top = new_top.inspect_err(|e| *unknown = Some(chain(e)))?;
+        let below = template.manifest.disk.iter().chain(&template.frozen).cloned();
+        let disk = below.chain(new_top).collect();
+        drop(unknown);
+        let writer =
+            writer.map(pipe::Receiver::from_owned_fd).transpose().map_err(BranchError::WriterFailed)?;
+        let _ = handle.commands.send(Command::Branched);
+        Ok(Self {
+            draft,
+            template,
+            disk,
+            writer,
+            mode: plan.mode,
+            source: handle.id.to_string(),
+            vm_pause,
+            workload_pause,
+            changed,
+            headroom,
+            _keeps_row: keeps_row,
+        })
+    }
+
+    /// What is told of it before it is published.
+    pub(super) fn provisional(&self, shared: &Shared, plan: &Plan) -> SnapshotInfo {
+        let mut info = shared.store.provisional(&plan.tag, &self.template.manifest);
+        info.branched_from = Some(self.source.clone());
+        self.add_times(&mut info);
+        info
+    }
+
+    /// Waits for the writer and publishes.
+    pub(super) async fn publish(
+        mut self,
+        shared: &Arc<Shared>,
+        plan: &Plan,
+    ) -> Result<SnapshotInfo, EngineError> {
+        let began = Instant::now();
+        if let Some(writer) = self.writer.take() {
+            written(writer, shared.config.bounds.write).await?;
+        }
+        drop(self.headroom.take());
+        let manifest = &self.template.manifest;
+        let flat = self.mode == BranchMode::Full;
+        let meta = SnapshotMeta {
+            image: shared.store.image_below(&manifest.image),
+            kernel: manifest.kernel.parse()?,
+            vcpus: manifest.vcpus,
+            memory_mib: manifest.memory_mib,
+            cpu: manifest.cpu,
+            warm: manifest.warm.clone(),
+            timing: SnapshotTiming {
+                write_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+                ..SnapshotTiming::default()
+            },
+            pause_ms: Some(millis(self.vm_pause)),
+            workload_pause_ms: Some(millis(self.workload_pause)),
+            branched_from: Some(self.source.clone()),
+            agent_protocol: manifest.agent_protocol,
+            below: Some(Below {
+                parent: self.template.id.clone(),
+                memory: if flat { Vec::new() } else { manifest.memory.clone() },
+                disk: self.disk.clone(),
+            }),
+        };
+        let draft = self.draft;
+        let record = blocking(move || draft.publish(meta)).await??;
+        let mut info = record.info;
+        info.diff_ms = self.changed.map(|(took, _)| millis(took));
+        info.diff_logical_bytes = self.changed.map(|(_, bytes)| bytes).or(info.diff_logical_bytes);
+        debug!(tag = %plan.tag, "branch published");
+        Ok(info)
+    }
+
+    fn add_times(&self, info: &mut SnapshotInfo) {
+        info.pause_ms = Some(millis(self.vm_pause));
+        info.workload_pause_ms = Some(millis(self.workload_pause));
+    }
+}
+
+fn memory_mode(mode: BranchMode) -> MemoryMode {
+    match mode {
+        BranchMode::Full => MemoryMode::Flat,
+        BranchMode::Diff => MemoryMode::Changed,
+        BranchMode::Live => MemoryMode::Live,
+    }
+}
+
+async fn count_changes(shared: &Arc<Shared>, handle: &Handle) -> Result<(Duration, u64), EngineError> {
+    let (launcher, dir, began) = (Arc::clone(&shared.launcher), handle.dir.clone(), Instant::now());
+    let pages = blocking(move || launcher.status(&dir)).await??.changed_pages;
+    Ok((began.elapsed(), pages * 4096))
+}
+
+async fn freeze(shared: &Shared, handle: &Handle) -> Result<(), EngineError> {
+    let bound = shared.config.bounds.freeze;
+    let question = Freeze { timeout_ms: Some(u64::try_from(bound.as_millis()).unwrap_or(u64::MAX)) };
+    // The agent keeps the bound; one that does not is noticed a little later.
+    let limits = Limits::small(bound + shared.config.bounds.guest_grace);
+    let frozen = tokio::select! {
+        frozen = handle.guest.post::<_, Frozen>(PATH_FREEZE, &question, limits) => frozen,
+        over = handle.over() => return Err(over.into()),
+    };
+    Ok(frozen.map(drop).map_err(BranchError::NotFrozen)?)
+}
+
+/// The source goes on whatever came before. One that does not hear is told again.
+async fn thaw(shared: &Shared, handle: &Handle) {
+    let nothing = serde_json::json!({});
+    for attempt in 1..=THAW_ATTEMPTS {
+        let limits = Limits::small(shared.config.bounds.guest_grace);
+        let telling = handle.guest.post::<_, serde_json::Value>(PATH_THAW, &nothing, limits);
+        tokio::select! {
+            told = telling => match told {
+                Ok(_) => return,
+                Err(e) => warn!(sandbox = %handle.id, attempt, error = %chain(&e), "the workload was not thawed"),
+            },
+            _ = handle.over() => return,
+        }
+    }
+}
+
+/// A monitor that refused has changed nothing. One that broke off may have frozen its disk.
+fn not_branched(e: MonitorError, unknown: &mut Option<String>) -> EngineError {
+    match e {
+        MonitorError::OldMonitor => BranchError::OldMonitor.into(),
+        e => {
+            if !e.changed_nothing() {
+                *unknown = Some(chain(&e));
+            }
+            e.into()
+        }
+    }
+}
+
+/// The frozen top becomes a layer of the store, which the sandbox and all its later branches share. None where nothing
+/// was written to it.
+async fn keep_top(
+    shared: &Arc<Shared>,
+    handle: &Handle,
+    branched: Branched,
+    disk_bytes: u64,
+) -> Result<Option<LayerRef>, EngineError> {
+    let (store, id) = (shared.store.clone(), handle.id.clone());
+    let kept = blocking(move || -> Result<_, EngineError> {
+        let frozen = branched.settle()?;
+        let empty = branched.told.disks.first().is_none_or(|top| top.extents == 0);
+        if empty {
+            return Ok(frozen.remove().map(|()| None)?);
+        }
+        Ok(Some(store.adopt_layer(&id, &frozen.data, &frozen.table, disk_bytes)?))
+    });
+    kept.await?
+}
+
+/// Waits until the writer has ended, and says how.
+async fn written(mut status: pipe::Receiver, bound: Duration) -> Result<(), BranchError> {
+    let mut said = String::new();
+    let mut reader = (&mut status).take(MAX_STATUS);
+    let read = tokio::time::timeout(bound, reader.read_to_string(&mut said)).await;
+    match (read, serde_json::from_str(&said)) {
+        (Ok(Ok(_)), Ok(WriterEnd::Written { .. })) => Ok(()),
+        (_, Ok(WriterEnd::Failed { errno })) => {
+            Err(BranchError::WriterFailed(std::io::Error::from_raw_os_error(errno)))
+        }
+        _ => Err(BranchError::WriterKilled),
+    }
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}

@@ -1,0 +1,127 @@
+//! Having a running machine written, while it goes on.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use forkd_protocol::control::{
+    BRANCH_VERSION, FdRole, MemoryMode, RefusalClass, Reply, Request, Snapshot, Snapshotted, Status,
+};
+use forkd_store::DraftFiles;
+
+use super::launch::Parcel;
+use super::process::converse;
+use super::{Launcher, MonitorError, RunDir};
+
+/// A machine that was written, or has a writer at work, and goes on.
+#[derive(Debug)]
+pub(crate) struct Branched {
+    pub(crate) told: Snapshotted,
+    dir: RunDir,
+    writer: Option<OwnedFd>,
+}
+
+/// A top that nobody writes to any more.
+#[derive(Debug)]
+pub(crate) struct FrozenTop {
+    pub(crate) data: PathBuf,
+    pub(crate) table: PathBuf,
+}
+
+impl Launcher {
+    /// Has a running machine written into a draft; blocks. Where it is refused the machine goes on as if nothing had
+    /// been asked.
+    pub(crate) fn branch(
+        &self,
+        dir: &RunDir,
+        draft: &DraftFiles,
+        memory: MemoryMode,
+        disk_bytes: u64,
+    ) -> Result<Branched, MonitorError> {
+        if memory != MemoryMode::Flat && self.status(dir)?.version < BRANCH_VERSION {
+            return Err(MonitorError::OldMonitor);
+        }
+        let files = dir.open_branch_files(disk_bytes)?;
+        let mut parcel = Parcel::default();
+        parcel.add(FdRole::StateOut, draft.state.as_fd());
+        parcel.add(FdRole::MemoryOut, draft.memory.as_fd());
+        parcel.add(FdRole::MemoryExtentsOut, draft.memory_extents.as_fd());
+        parcel.add(FdRole::DiskExtentsOut { disk: 0 }, files.table.as_fd());
+        parcel.add(FdRole::DiskTopNew { disk: 0 }, files.top.as_fd());
+        let pipe = match memory {
+            MemoryMode::Live => {
+                Some(std::io::pipe().map_err(|e| MonitorError::file("make", "a pipe".as_ref(), e))?)
+            }
+            MemoryMode::Flat | MemoryMode::Changed => None,
+        };
+        if let Some((_, status)) = &pipe {
+            parcel.add(FdRole::WriterStatus, status.as_fd());
+        }
+        let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: true, memory });
+        let told = match ask(dir, &request, &parcel.fds, self.bounds().write) {
+            Ok(Reply::Snapshotted(told)) => Ok(told),
+            Ok(_) => Err(MonitorError::WrongAnswer),
+            Err(e) => Err(e),
+        };
+        match told {
+            // The sending end is the writer's alone from here on: its end is the end of the pipe.
+            Ok(told) => {
+                Ok(Branched { told, dir: dir.clone(), writer: pipe.map(|(reader, _)| OwnedFd::from(reader)) })
+            }
+            Err(e) => {
+                if e.changed_nothing() {
+                    dir.remove_branch_files()?;
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// What a monitor says about itself; blocks.
+    pub(crate) fn status(&self, dir: &RunDir) -> Result<Status, MonitorError> {
+        match ask(dir, &Request::Status, &[], self.bounds().control)? {
+            Reply::Status(status) => Ok(status),
+            _ => Err(MonitorError::WrongAnswer),
+        }
+    }
+}
+
+fn ask(
+    dir: &RunDir,
+    request: &Request,
+    fds: &[std::os::fd::BorrowedFd<'_>],
+    bound: Duration,
+) -> Result<Reply, MonitorError> {
+    match converse(dir, request, fds, bound) {
+        // All that writing takes is room for the files.
+        Ok(Reply::Refused(refusal)) if refusal.class == RefusalClass::Exhausted => {
+            Err(MonitorError::NoRoom(refusal))
+        }
+        Ok(Reply::Refused(refusal)) => Err(MonitorError::Refused(refusal)),
+        Ok(reply) => Ok(reply),
+        Err(source) => Err(MonitorError::Control { ended: None, source }),
+    }
+}
+
+impl Branched {
+    /// What a writer says comes out here.
+    pub(crate) fn writer(&mut self) -> Option<OwnedFd> {
+        self.writer.take()
+    }
+
+    /// Puts the new top in the place of the frozen one.
+    pub(crate) fn settle(&self) -> Result<FrozenTop, MonitorError> {
+        self.dir.settle_tops()
+    }
+}
+
+impl FrozenTop {
+    /// For a top that holds nothing.
+    pub(crate) fn remove(&self) -> Result<(), MonitorError> {
+        for path in [&self.data, &self.table] {
+            fs::remove_file(path).map_err(|e| MonitorError::file("remove", path, e))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,15 @@
+//! What branches of one sandbox share.
+
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, RwLock};
+
+/// The order of a sandbox's branches.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    /// Held from freezing the workload until the frozen disk top is noted. Holds why it is not known what the disk
+    /// consists of, where an earlier branch broke in between.
+    pub(crate) disk: Mutex<Option<String>>,
+    /// Read by branches that are not published yet: the sandbox's row, which keeps their layers, is removed by a writer.
+    pub(crate) publishing: Arc<RwLock<()>>,
+}

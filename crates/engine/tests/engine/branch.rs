@@ -1,0 +1,139 @@
+use forkd_engine::Engine;
+use forkd_protocol::error::ErrorClass;
+use forkd_protocol::names::SandboxId;
+use forkd_protocol::rest::{BranchMode, BranchRequest, CreateSandboxes, RemoveSnapshot, SandboxInfo};
+use futures::future::join_all;
+
+use crate::support::*;
+
+async fn source(house: &House) -> (Engine, SandboxInfo, SandboxId) {
+    let engine = house.furnished(bounds()).await;
+    let id = fork_one(&engine).await;
+    (engine.clone(), engine.sandbox(&id).unwrap(), id)
+}
+
+fn asked(tag: &str, mode: BranchMode) -> BranchRequest {
+    BranchRequest { tag: Some(tag.to_owned()), mode: Some(mode), ..BranchRequest::default() }
+}
+
+async fn said(engine: &Engine, id: &SandboxId, verb: &str) -> String {
+    exec(engine, id, &[verb]).await.unwrap().stdout
+}
+
+#[tokio::test]
+async fn a_branch_in_each_mode_is_a_snapshot_and_the_source_goes_on() {
+    let house = House::new();
+    let (engine, source, id) = source(&house).await;
+    for (count, (tag, mode)) in
+        [("f", BranchMode::Full), ("d", BranchMode::Diff), ("l", BranchMode::Live)].into_iter().enumerate()
+    {
+        let made = engine.branch(&id, asked(tag, mode)).await.unwrap();
+        assert_eq!(
+            (made.status.as_str(), made.branched_from.as_deref()),
+            ("ready", Some(source.id.as_str()))
+        );
+        let parent = (mode != BranchMode::Full).then(|| "t".to_owned());
+        assert_eq!(made.parent_tag, parent, "{mode:?}");
+        assert!(made.pause_ms.is_some() && made.workload_pause_ms >= made.pause_ms);
+        assert_eq!(said(&engine, &id, "frozen").await, "false");
+        let info = engine.sandbox(&id).unwrap();
+        assert_eq!(
+            (info.state.as_str(), info.branch_count, info.has_branched),
+            ("running", count as u64 + 1, true)
+        );
+        let child = CreateSandboxes { snapshot_tag: tag.to_owned(), ..children(1) };
+        assert_eq!(engine.fork(child).await.unwrap().len(), 1);
+    }
+    assert_eq!(engine.snapshots().await.unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn children_of_a_sandbox_are_those_of_its_branch() {
+    let house = House::new();
+    let (engine, source, _) = source(&house).await;
+    let request =
+        CreateSandboxes { snapshot_tag: String::new(), from_sandbox: Some(source.id.clone()), ..children(2) };
+    let made = engine.fork(request.clone()).await.unwrap();
+    assert_eq!(made.len(), 2);
+    assert!(made[0].snapshot_tag.starts_with(&format!("branch-{}", source.id)));
+    let both = CreateSandboxes { snapshot_tag: "t".to_owned(), ..request };
+    assert_eq!(engine.fork(both).await.unwrap_err().class(), ErrorClass::Caller);
+}
+
+#[tokio::test]
+async fn what_fails_leaves_the_source_running_and_nothing_else() {
+    let house = House::new();
+    let engine = house.furnished(bounds()).await;
+    for (mood, mode, code) in [
+        ("no-freeze", BranchMode::Live, "guest_did_not_freeze"),
+        ("refuse-snapshot", BranchMode::Diff, "host_unfit"),
+        ("full", BranchMode::Live, "no_space"),
+        ("writer-full", BranchMode::Live, "no_space"),
+        ("writer-killed", BranchMode::Live, "writer_failed"),
+        ("old-monitor", BranchMode::Live, "monitor_too_old"),
+    ] {
+        house.mood(mood);
+        let id = fork_one(&engine).await;
+        let error = engine.branch(&id, asked("b", mode)).await.unwrap_err();
+        assert_eq!(error.code(), code, "{mood}: {error}");
+        assert_eq!(said(&engine, &id, "frozen").await, "false", "{mood}");
+        assert_eq!(engine.snapshots().await.unwrap().len(), 1, "{mood}");
+        assert!(names(&house.root().join("staging")).is_empty(), "{mood}");
+        engine.kill(&id).await.unwrap();
+    }
+    let id = fork_one(&engine).await;
+    engine.branch(&id, asked("b", BranchMode::Live)).await.unwrap();
+    assert_eq!(engine.branch(&id, asked("b", BranchMode::Live)).await.unwrap_err().code(), "tag_taken");
+}
+
+#[tokio::test]
+async fn a_failure_that_nobody_waited_for_is_listed_until_its_tag_is_removed() {
+    let house = House::new();
+    let engine = house.furnished(bounds()).await;
+    house.mood("writer-full");
+    let id = fork_one(&engine).await;
+    let quick = BranchRequest { wait: Some(false), ..asked("b", BranchMode::Live) };
+    assert_eq!(engine.branch(&id, quick).await.unwrap().status, "writing");
+    let tag: forkd_protocol::names::Tag = "b".parse().unwrap();
+    let failed = loop {
+        let info = engine.snapshot(tag.clone()).await.unwrap();
+        if info.status != "writing" {
+            break info;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(failed.status, "failed");
+    assert!(failed.warning.unwrap().contains("space"));
+    let child = CreateSandboxes { snapshot_tag: "b".to_owned(), ..children(1) };
+    assert_eq!(engine.fork(child).await.unwrap_err().code(), "snapshot_not_ready");
+    engine.remove_snapshot(tag.clone(), RemoveSnapshot::default()).await.unwrap();
+    assert_eq!(engine.snapshot(tag).await.unwrap_err().class(), ErrorClass::NotFound);
+}
+
+#[tokio::test]
+async fn many_at_once_are_right_or_refused_by_the_cap() {
+    let house = House::new();
+    let (engine, _, id) = source(&house).await;
+    let tags: Vec<String> = (0..10).map(|n| format!("b{n}")).collect();
+    let all = join_all(tags.iter().map(|tag| engine.branch(&id, asked(tag, BranchMode::Live)))).await;
+    let made = all.iter().filter(|made| made.is_ok()).count();
+    for refused in all.iter().filter_map(|made| made.as_ref().err()) {
+        assert_eq!(refused.code(), "branch_limit");
+    }
+    assert!(made >= 1 && engine.snapshots().await.unwrap().len() == made + 1);
+}
+
+#[tokio::test]
+async fn a_branch_of_a_sandbox_whose_snapshot_is_gone_works_also_after_a_restart() {
+    let house = House::new();
+    let (engine, _, id) = source(&house).await;
+    engine.branch(&id, asked("b1", BranchMode::Live)).await.unwrap();
+    let force = RemoveSnapshot { force: true, ..RemoveSnapshot::default() };
+    engine.remove_snapshot("t".parse().unwrap(), force).await.unwrap();
+    engine.shutdown();
+    drop(engine);
+    let engine = house.open(bounds()).await;
+    let made = engine.branch(&id, asked("b2", BranchMode::Live)).await.unwrap();
+    let child = CreateSandboxes { snapshot_tag: made.tag, ..children(1) };
+    assert_eq!(engine.fork(child).await.unwrap().len(), 1);
+}
