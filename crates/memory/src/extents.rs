@@ -25,7 +25,24 @@ pub struct Extent {
     pub pages: u64,
 }
 
+/// How a table of `count` extents begins.
+pub(crate) fn header(count: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&MAGIC);
+    bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[8..].copy_from_slice(&count.to_le_bytes());
+    bytes
+}
+
 impl Extent {
+    /// Its entry in a table.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.first_page.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.pages.to_le_bytes());
+        bytes
+    }
+
     /// Number of the first page after it.
     pub fn end(&self) -> u64 {
         self.first_page.saturating_add(self.pages)
@@ -88,13 +105,8 @@ pub fn read_table(from: &mut impl Read, limit: u64) -> Result<Vec<Extent>, Exten
 /// Those of the writer.
 pub fn write_table(table: &[Extent], to: &mut impl Write) -> Result<(), ExtentsError> {
     let mut bytes = Vec::with_capacity(16 + table.len() * 16);
-    bytes.extend_from_slice(&MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&(table.len() as u64).to_le_bytes());
-    for extent in table {
-        bytes.extend_from_slice(&extent.first_page.to_le_bytes());
-        bytes.extend_from_slice(&extent.pages.to_le_bytes());
-    }
+    bytes.extend_from_slice(&header(table.len() as u64));
+    table.iter().for_each(|extent| bytes.extend_from_slice(&extent.to_bytes()));
     to.write_all(&bytes)?;
     Ok(())
 }

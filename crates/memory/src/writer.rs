@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use crate::GuestRam;
 use crate::changed::{Pagemap, PagemapBuffer};
 use crate::dump::{Run, host_page, is_zero};
-use crate::extents::{Extent, MAGIC, VERSION};
+use crate::extents::{Extent, header};
 
 const HEADER_BYTES: u64 = 16;
 const ENTRY_BYTES: usize = 16;
@@ -93,9 +93,7 @@ impl Table<'_> {
     }
 
     fn add(&mut self, extent: Extent) -> io::Result<()> {
-        let entry = &mut self.entries[self.waiting..self.waiting + ENTRY_BYTES];
-        entry[..8].copy_from_slice(&extent.first_page.to_le_bytes());
-        entry[8..].copy_from_slice(&extent.pages.to_le_bytes());
+        self.entries[self.waiting..self.waiting + ENTRY_BYTES].copy_from_slice(&extent.to_bytes());
         self.waiting += ENTRY_BYTES;
         self.written.extents += 1;
         if self.waiting == self.entries.len() { self.flush() } else { Ok(()) }
@@ -114,11 +112,7 @@ impl Table<'_> {
             self.add(last)?;
         }
         self.flush()?;
-        let mut header = [0; HEADER_BYTES as usize];
-        header[..4].copy_from_slice(&MAGIC);
-        header[4..8].copy_from_slice(&VERSION.to_le_bytes());
-        header[8..].copy_from_slice(&self.written.extents.to_le_bytes());
-        self.file.write_all_at(&header, 0)?;
+        self.file.write_all_at(&header(self.written.extents), 0)?;
         Ok(self.written)
     }
 }

@@ -1,14 +1,14 @@
 //! One machine: building it, restoring it, standing still, going on.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
+use std::io::BufReader;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use forkd_kvm::cpuid::{self, Level, Place};
 use forkd_kvm::{CpuId, End, Hypervisor, KvmError, Vcpu, VcpuState, Vm};
 use forkd_memory::changed::Pagemap;
-use forkd_memory::extents::{Extent, read_table, write_table};
+use forkd_memory::extents::{Extent, read_table};
 use forkd_memory::layout::Layout;
 use forkd_memory::{GuestRam, PAGE_SIZE, map};
 use forkd_protocol::control::{Boot, CpuModel, Exit, FdRole, Restore};
@@ -18,6 +18,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use crate::devices::{Buses, DeviceFiles, Devices};
 use crate::error::MonitorError;
 use crate::handed::{FromStart, Handed};
+use crate::snapshot::write_extents;
 use crate::state::MachineState;
 use crate::vcpus::Vcpus;
 use crate::{acpi, boot, hot, layout, statefile};
@@ -248,11 +249,10 @@ impl Machine {
     /// # Errors
     /// The output is missing, the page map cannot be read, or writing failed.
     pub fn write_changed(&self, mut handed: Handed) -> Result<(), MonitorError> {
-        let mut out = BufWriter::new(handed.file(FdRole::ChangedOut)?);
+        let out = handed.file(FdRole::ChangedOut)?;
         let pagemap = Pagemap::open(self.proc_dir.as_fd()).map_err(MonitorError::Pagemap)?;
         let changed = pagemap.changed(&self.ram).map_err(MonitorError::Pagemap)?;
-        write_table(&changed, &mut out)?;
-        out.flush().map_err(MonitorError::Write)
+        write_extents(&changed, out).map(drop)
     }
 
     /// What it says of itself.

@@ -25,8 +25,17 @@ struct Outputs {
     state: File,
     memory: File,
     memory_extents: File,
-    writer_status: Option<File>,
+    how: How,
     disks: Vec<(File, Option<File>)>,
+}
+
+/// How memory is written.
+#[derive(Debug)]
+enum How {
+    Flat,
+    Changed,
+    /// By a writer, which says in this pipe how it ended.
+    Live(File),
 }
 
 impl Outputs {
@@ -37,12 +46,16 @@ impl Outputs {
             let new_top = request.resume.then(|| handed.file(FdRole::DiskTopNew { disk })).transpose()?;
             disk_outputs.push((extents, new_top));
         }
-        let live = request.memory == MemoryMode::Live;
+        let how = match request.memory {
+            MemoryMode::Flat => How::Flat,
+            MemoryMode::Changed => How::Changed,
+            MemoryMode::Live => How::Live(handed.file(FdRole::WriterStatus)?),
+        };
         Ok(Self {
             state: handed.file(FdRole::StateOut)?,
             memory: handed.file(FdRole::MemoryOut)?,
             memory_extents: handed.file(FdRole::MemoryExtentsOut)?,
-            writer_status: live.then(|| handed.file(FdRole::WriterStatus)).transpose()?,
+            how,
             disks: disk_outputs,
         })
     }
@@ -67,7 +80,7 @@ impl Machine {
         if let Some(end) = self.vcpus.end() {
             return Err(MonitorError::GuestEnded(end));
         }
-        let written = self.write_out(outputs, request.memory);
+        let written = self.write_out(outputs);
         if was_running && (request.resume || written.is_err()) {
             self.resume()?;
         }
@@ -75,7 +88,7 @@ impl Machine {
         Ok(Snapshotted { pause_us, ..written? })
     }
 
-    fn write_out(&mut self, outputs: Outputs, mode: MemoryMode) -> Result<Snapshotted, MonitorError> {
+    fn write_out(&mut self, outputs: Outputs) -> Result<Snapshotted, MonitorError> {
         let mut out = BufWriter::new(outputs.state);
         statefile::write(&self.save()?, &mut out).map_err(|e| match e {
             StateFileError::Io(e) => MonitorError::Write(e),
@@ -90,15 +103,15 @@ impl Machine {
             new_tops.push(new_top);
         }
         let (data, table) = (outputs.memory, outputs.memory_extents);
-        let (memory, writer) = match (mode, outputs.writer_status) {
-            (MemoryMode::Flat, _) => (self.write_flat(&data, table)?, None),
-            (MemoryMode::Live, Some(status)) => {
+        let (memory, writer) = match outputs.how {
+            How::Flat => (self.write_flat(&data, table)?, None),
+            How::Changed => (self.write_changes(&data, &table)?, None),
+            How::Live(status) => {
                 let proc_dir = self.proc_dir.try_clone().map_err(MonitorError::Events)?;
                 let job = Job { data, table, status, proc_dir, scratch: Scratch::default() };
                 let pid = writer::fork(&self.ram, job).map_err(MonitorError::Fork)?;
                 (LayerStats::default(), Some(pid))
             }
-            (MemoryMode::Changed | MemoryMode::Live, _) => (self.write_changes(&data, &table)?, None),
         };
         // What can fail has been done.
         for (number, new_top) in new_tops.into_iter().enumerate() {
@@ -137,7 +150,8 @@ impl Machine {
     }
 }
 
-fn write_extents(extents: &[Extent], table: File) -> Result<LayerStats, MonitorError> {
+/// Writes a table of extents to its end.
+pub(crate) fn write_extents(extents: &[Extent], table: File) -> Result<LayerStats, MonitorError> {
     let mut out = BufWriter::new(table);
     write_table(extents, &mut out).map_err(|e| match e {
         ExtentsError::Io(e) => MonitorError::Write(e),
