@@ -47,11 +47,12 @@ impl Extent {
     }
 }
 
-/// How a table of `count` extents begins.
-pub(crate) fn header(count: u64) -> [u8; 16] {
-    let mut bytes = *b"FKDX\x01\0\0\0........";
-    bytes[8..].copy_from_slice(&count.to_le_bytes());
-    bytes
+/// Adds pages that lie behind all that were added; those that follow the last extent become part of it.
+pub(crate) fn append(extents: &mut Vec<Extent>, more: Extent) {
+    match extents.last_mut() {
+        Some(last) if last.end() == more.first => last.pages += more.pages,
+        _ => extents.push(more),
+    }
 }
 
 /// Reads the table in `file` for a layer of `layer_bytes`. Nothing larger than such a layer can need is

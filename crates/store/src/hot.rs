@@ -18,6 +18,7 @@ use crate::disk;
 use crate::error::StoreError;
 use crate::extents::{self, Extent};
 use crate::open::OpenSnapshot;
+use crate::records::SnapshotRecord;
 use crate::store::Store;
 
 /// What is known of an open snapshot's hot pages.
@@ -63,7 +64,7 @@ impl Store {
     /// written.
     pub fn put_hot(&self, open: &OpenSnapshot, told: &File) -> Result<(), StoreError> {
         let home = self.hot_path(&open.record.id);
-        let table = read(told, &home, open)?;
+        let table = read(told, &home, &open.record)?;
         let staging = self.staging()?;
         let draft = staging.path().join("hot");
         let mut file = disk::create_new(&draft)?;
@@ -82,10 +83,10 @@ impl Store {
     }
 
     /// What is known of a snapshot that is being opened. A table that is no good is as good as none.
-    pub(crate) fn hot_of(&self, open: &OpenSnapshot) -> Option<OwnedFd> {
-        let path = self.hot_path(&open.record.id);
+    pub(crate) fn hot_of(&self, record: &SnapshotRecord) -> Option<OwnedFd> {
+        let path = self.hot_path(&record.id);
         let file = disk::open(&path).ok()?;
-        read(&file, &path, open).ok()?;
+        read(&file, &path, record).ok()?;
         Some(file.into())
     }
 
@@ -94,8 +95,8 @@ impl Store {
     }
 }
 
-fn read(file: &File, path: &Path, open: &OpenSnapshot) -> Result<Vec<Extent>, StoreError> {
-    let memory = open.record.manifest.memory.first().map_or(0, |layer| layer.size_bytes);
+fn read(file: &File, path: &Path, record: &SnapshotRecord) -> Result<Vec<Extent>, StoreError> {
+    let memory = record.manifest.memory.first().map_or(0, |layer| layer.size_bytes);
     let table = extents::read(file, path, memory)?;
     let pages: u64 = table.iter().map(|extent| extent.pages).sum();
     if pages > MAX_HOT_PAGES {

@@ -94,9 +94,8 @@ impl Store {
         let (_guard, record) = self.with_view(tag)?;
         let files = self.open_files(&record)?;
         let disk_bytes = record.manifest.image.size_bytes;
-        let mut open = OpenSnapshot { disk_bytes, record, files, hot: Hot::default() };
-        open.hot = Hot::known(self.hot_of(&open));
-        let open = Arc::new(open);
+        let hot = Hot::known(self.hot_of(&record));
+        let open = Arc::new(OpenSnapshot { disk_bytes, record, files, hot });
         self.shared.open.put(&open);
         Ok(open)
     }

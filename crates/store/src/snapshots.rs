@@ -124,6 +124,12 @@ impl Store {
         ImageRecord { info, path }
     }
 
+    /// Whether a row names the snapshot of this id.
+    pub(crate) fn has_snapshot(&self, id: &str) -> Result<bool, StoreError> {
+        let query = "SELECT EXISTS (SELECT 1 FROM snapshots WHERE id = ?1)";
+        self.shared.db.run(|c| c.query_row(query, [id], |row| row.get(0)))
+    }
+
     pub(crate) fn snapshot_folder(&self, id: &str) -> PathBuf {
         self.folder("snapshots").join(id)
     }

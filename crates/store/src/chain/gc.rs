@@ -27,10 +27,8 @@ impl Store {
             let bytes = disk::physical_bytes(&self.image_path(&hash));
             self.collect(&mut report, "image", Content::Image(hash), bytes)?;
         }
-        let query = "SELECT EXISTS (SELECT 1 FROM snapshots WHERE id = ?1)";
         for id in self.names_in("snapshots", |name| Some(name))? {
-            let known: bool = self.shared.db.run(|c| c.query_row(query, [&id], |row| row.get(0)))?;
-            if !known {
+            if !self.has_snapshot(&id)? {
                 let folder = self.snapshot_folder(&id);
                 add(&mut report, "snapshot", &id, folder_bytes(&folder));
                 if !dry_run {

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use crate::error::StoreError;
-use crate::extents::{Extent, PAGE};
+use crate::extents::{Extent, PAGE, append};
 
 /// Layers over each other, over a floor that has every page. Without a floor the rest is zero.
 #[derive(Debug, Default)]
@@ -44,12 +44,7 @@ impl Stack {
     /// The pages that some layer above the floor lists.
     pub(crate) fn runs(&self) -> Vec<Extent> {
         let mut runs: Vec<Extent> = Vec::new();
-        for part in &self.parts {
-            match runs.last_mut() {
-                Some(last) if last.end() == part.run.first => last.pages += part.run.pages,
-                _ => runs.push(part.run),
-            }
-        }
+        self.parts.iter().for_each(|part| append(&mut runs, part.run));
         runs
     }
 
@@ -128,11 +123,8 @@ mod tests {
 
     fn runs(taken: &[bool]) -> Vec<Extent> {
         let mut runs: Vec<Extent> = Vec::new();
-        for (page, _) in (0u64..).zip(taken).filter(|(_, taken)| **taken) {
-            match runs.last_mut() {
-                Some(last) if last.end() == page => last.pages += 1,
-                _ => runs.push(Extent { first: page, pages: 1 }),
-            }
+        for (first, _) in (0u64..).zip(taken).filter(|(_, taken)| **taken) {
+            append(&mut runs, Extent { first, pages: 1 });
         }
         runs
     }

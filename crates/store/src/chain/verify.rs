@@ -101,9 +101,7 @@ impl Store {
         found: Result<(), StoreError>,
     ) -> Option<Damage> {
         let error = found.err()?;
-        let query = "SELECT EXISTS (SELECT 1 FROM snapshots WHERE id = ?1)";
-        let there = self.shared.db.run(|c| c.query_row(query, [&record.id], |row| row.get(0)));
-        there.unwrap_or(true).then(|| Damage {
+        self.has_snapshot(&record.id).unwrap_or(true).then(|| Damage {
             kind: part.kind.to_owned(),
             path: part.path.display().to_string(),
             error: forkd_protocol::error::chain(&error),

@@ -5,9 +5,10 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use super::page_runs;
 use crate::disk;
 use crate::error::StoreError;
-use crate::extents::{Extent, PAGE, header};
+use crate::extents::{self, Extent, PAGE, append};
 use crate::layers::{LayerHasher, is_zero};
 use crate::manifest::LayerRef;
 
@@ -35,45 +36,24 @@ impl LayerWriter {
 
     /// Adds whole pages from `first` on, which lies behind all that was added.
     pub(crate) fn pages(&mut self, first: u64, bytes: &[u8]) -> Result<(), StoreError> {
-        let page = PAGE as usize;
-        let mut pending = 0..0;
-        for at in (0..bytes.len()).step_by(page) {
-            if is_zero(&bytes[at..at + page]) {
-                continue;
-            }
-            if pending.end != at {
-                self.store(first, bytes, &pending)?;
-                pending = at..at;
-            }
-            pending.end += page;
+        for range in page_runs(bytes.chunks(PAGE as usize).map(|page| !is_zero(page))) {
+            let at = first * PAGE + range.start as u64;
+            self.file.write_all_at(&bytes[range], at).map_err(|e| StoreError::io("write", &self.data, e))?;
         }
-        self.store(first, bytes, &pending)?;
         self.hasher.data(bytes);
-        let pages = (bytes.len() / page) as u64;
-        match self.runs.last_mut() {
-            Some(last) if last.end() == first => last.pages += pages,
-            _ if pages > 0 => self.runs.push(Extent { first, pages }),
-            _ => {}
+        let pages = bytes.len() as u64 / PAGE;
+        if pages > 0 {
+            append(&mut self.runs, Extent { first, pages });
         }
         Ok(())
-    }
-
-    fn store(&self, first: u64, bytes: &[u8], range: &std::ops::Range<usize>) -> Result<(), StoreError> {
-        self.file
-            .write_all_at(&bytes[range.clone()], first * PAGE + range.start as u64)
-            .map_err(|e| StoreError::io("write", &self.data, e))
     }
 
     /// Writes the table; the layer is `size` bytes long.
     pub(crate) fn finish(mut self, size: u64) -> Result<LayerRef, StoreError> {
         self.file.set_len(size).map_err(|e| StoreError::io("grow", &self.data, e))?;
-        let mut table = header(self.runs.len() as u64).to_vec();
-        for run in &self.runs {
-            self.hasher.extent(*run);
-            table.extend_from_slice(&run.to_bytes());
-        }
+        self.runs.iter().for_each(|run| self.hasher.extent(*run));
         disk::create_new(&self.table)?
-            .write_all(&table)
+            .write_all(&extents::to_bytes(&self.runs))
             .map_err(|e| StoreError::io("write", &self.table, e))?;
         Ok(LayerRef {
             hash: self.hasher.finish(size),
