@@ -8,20 +8,19 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use forkd_host::process::{Process, boot_id};
 use forkd_protocol::error::chain;
-use forkd_protocol::guest::PATH_THAW;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{ForkTiming, SandboxInfo};
 use forkd_store::SandboxRow;
 use serde::{Deserialize, Serialize};
 use tracing::{debug, info, warn};
 
+use crate::config::Bounds;
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, OpenError};
-use crate::guest::{Guest, Limits};
+use crate::guest::Guest;
 use crate::monitor::{Monitor, MonitorError, RunDir, stop_by_socket};
 use crate::sandbox::{Life, Task};
 
@@ -101,17 +100,15 @@ async fn adopt(shared: &Arc<Shared>, row: SandboxRow) -> Result<(), EngineError>
     let guest = Arc::clone(&handle.guest);
     shared.registry.insert(handle);
     tokio::spawn(task.live_on(monitor, watch));
-    tokio::spawn(thaw(guest, shared.config.bounds.guest_grace));
+    tokio::spawn(thaw(guest, shared.config.bounds));
     info!(sandbox = %row.id, state = life.name(), "found again");
     Ok(())
 }
 
 /// A controller that was killed while it branched this sandbox left its workload frozen. One that is not frozen does
 /// not notice.
-async fn thaw(guest: Arc<Guest>, bound: Duration) {
-    let told =
-        guest.post::<_, serde_json::Value>(PATH_THAW, &serde_json::json!({}), Limits::small(bound)).await;
-    if let Err(e) = told {
+async fn thaw(guest: Arc<Guest>, bounds: Bounds) {
+    if let Err(e) = guest.thaw(&bounds).await {
         debug!(error = %chain(&e), "an adopted guest was not told to go on");
     }
 }

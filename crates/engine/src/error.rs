@@ -163,6 +163,11 @@ pub(crate) fn in_range<T: TryFrom<u64>>(
     fits.ok_or(RequestError::Range { what, min, max, given })
 }
 
+/// Whether it is the disk, or somebody's share of it, that is full.
+pub(crate) fn is_full(e: &std::io::Error) -> bool {
+    matches!(e.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+}
+
 /// The code of a full disk, whoever noticed it.
 pub(crate) const NO_SPACE: &str = "no_space";
 

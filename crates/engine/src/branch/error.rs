@@ -2,6 +2,7 @@
 
 use forkd_protocol::error::ErrorClass;
 
+use crate::error::{NO_SPACE, is_full};
 use crate::guest::GuestError;
 
 /// Why a sandbox was not branched. It runs on, and no tag is taken.
@@ -72,7 +73,7 @@ impl BranchError {
             Self::TooMany(_) => Some("branch_limit"),
             Self::NotFrozen(_) => Some("guest_did_not_freeze"),
             Self::OldMonitor => Some("monitor_too_old"),
-            Self::WriterFailed(e) if is_full(e) => Some(crate::error::NO_SPACE),
+            Self::WriterFailed(e) if is_full(e) => Some(NO_SPACE),
             Self::WriterFailed(_) | Self::WriterKilled => Some("writer_failed"),
             Self::NotReady { .. } => Some("snapshot_not_ready"),
             Self::Contradiction(_) | Self::OtherParent(_) | Self::DiskUnknown(_) | Self::OriginUnknown => {
@@ -80,8 +81,4 @@ impl BranchError {
             }
         }
     }
-}
-
-fn is_full(e: &std::io::Error) -> bool {
-    matches!(e.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forkd_protocol::control::{MemoryMode, WriterEnd};
+use forkd_protocol::control::{BRANCH_VERSION, MemoryMode, WriterEnd};
 use forkd_protocol::error::chain;
-use forkd_protocol::guest::{Freeze, Frozen, PATH_FREEZE, PATH_THAW};
 use forkd_protocol::rest::{BranchMode, SnapshotInfo, SnapshotTiming};
 use forkd_store::{Below, LayerRef, SnapshotDraft, SnapshotMeta, Template};
 use tokio::io::AsyncReadExt;
@@ -17,9 +16,9 @@ use super::BranchError;
 use super::plan::Plan;
 use crate::engine::{Shared, blocking};
 use crate::error::EngineError;
-use crate::guest::Limits;
 use crate::monitor::{Branched, MonitorError};
 use crate::sandbox::{Command, Handle};
+use crate::snapshot::millis as millis_since;
 
 /// Most bytes of what a writer says.
 const MAX_STATUS: u64 = 4096;
@@ -87,7 +86,13 @@ impl Taken {
         }
         let keeps_row = Arc::clone(&handle.turns.publishing).read_owned().await;
         let (store, tag, id) = (shared.store.clone(), plan.tag.clone(), handle.id.clone());
+        let (launcher, dir, mode) =
+            (Arc::clone(&shared.launcher), handle.dir.clone(), memory_mode(plan.mode));
         let begun = blocking(move || -> Result<_, EngineError> {
+            // Asked while the workload runs: a monitor looks through all of its memory for its answer.
+            if mode != MemoryMode::Flat && launcher.status(&dir)?.version < BRANCH_VERSION {
+                return Err(BranchError::OldMonitor.into());
+            }
             let template = store.template(&id)?.ok_or(BranchError::OriginUnknown)?;
             Ok((template, store.begin_snapshot(&tag)?))
         });
@@ -106,7 +111,6 @@ impl Taken {
         }
         let (launcher, dir, disk_bytes) =
             (Arc::clone(&shared.launcher), handle.dir.clone(), template.manifest.image.size_bytes);
-        let mode = memory_mode(plan.mode);
         let writing = blocking(move || {
             let mut draft = draft;
             let branched = launcher.branch(&dir, draft.outputs(), mode, disk_bytes);
@@ -155,7 +159,8 @@ impl Taken {
     pub(super) fn provisional(&self, shared: &Shared, plan: &Plan) -> SnapshotInfo {
         let mut info = shared.store.provisional(&plan.tag, &self.template.manifest);
         info.branched_from = Some(self.source.clone());
-        self.add_times(&mut info);
+        info.pause_ms = Some(millis(self.vm_pause));
+        info.workload_pause_ms = Some(millis(self.workload_pause));
         info
     }
 
@@ -179,10 +184,7 @@ impl Taken {
             memory_mib: manifest.memory_mib,
             cpu: manifest.cpu,
             warm: manifest.warm.clone(),
-            timing: SnapshotTiming {
-                write_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
-                ..SnapshotTiming::default()
-            },
+            timing: SnapshotTiming { write_ms: millis_since(began), ..SnapshotTiming::default() },
             pause_ms: Some(millis(self.vm_pause)),
             workload_pause_ms: Some(millis(self.workload_pause)),
             branched_from: Some(self.source.clone()),
@@ -201,11 +203,6 @@ impl Taken {
         debug!(tag = %plan.tag, "branch published");
         Ok(info)
     }
-
-    fn add_times(&self, info: &mut SnapshotInfo) {
-        info.pause_ms = Some(millis(self.vm_pause));
-        info.workload_pause_ms = Some(millis(self.workload_pause));
-    }
 }
 
 fn memory_mode(mode: BranchMode) -> MemoryMode {
@@ -223,12 +220,8 @@ async fn count_changes(shared: &Arc<Shared>, handle: &Handle) -> Result<(Duratio
 }
 
 async fn freeze(shared: &Shared, handle: &Handle) -> Result<(), EngineError> {
-    let bound = shared.config.bounds.freeze;
-    let question = Freeze { timeout_ms: Some(u64::try_from(bound.as_millis()).unwrap_or(u64::MAX)) };
-    // The agent keeps the bound; one that does not is noticed a little later.
-    let limits = Limits::small(bound + shared.config.bounds.guest_grace);
     let frozen = tokio::select! {
-        frozen = handle.guest.post::<_, Frozen>(PATH_FREEZE, &question, limits) => frozen,
+        frozen = handle.guest.freeze(&shared.config.bounds) => frozen,
         over = handle.over() => return Err(over.into()),
     };
     Ok(frozen.map(drop).map_err(BranchError::NotFrozen)?)
@@ -236,13 +229,10 @@ async fn freeze(shared: &Shared, handle: &Handle) -> Result<(), EngineError> {
 
 /// The source goes on whatever came before. One that does not hear is told again.
 async fn thaw(shared: &Shared, handle: &Handle) {
-    let nothing = serde_json::json!({});
     for attempt in 1..=THAW_ATTEMPTS {
-        let limits = Limits::small(shared.config.bounds.guest_grace);
-        let telling = handle.guest.post::<_, serde_json::Value>(PATH_THAW, &nothing, limits);
         tokio::select! {
-            told = telling => match told {
-                Ok(_) => return,
+            told = handle.guest.thaw(&shared.config.bounds) => match told {
+                Ok(()) => return,
                 Err(e) => warn!(sandbox = %handle.id, attempt, error = %chain(&e), "the workload was not thawed"),
             },
             _ = handle.over() => return,
@@ -252,15 +242,10 @@ async fn thaw(shared: &Shared, handle: &Handle) {
 
 /// A monitor that refused has changed nothing. One that broke off may have frozen its disk.
 fn not_branched(e: MonitorError, unknown: &mut Option<String>) -> EngineError {
-    match e {
-        MonitorError::OldMonitor => BranchError::OldMonitor.into(),
-        e => {
-            if !e.changed_nothing() {
-                *unknown = Some(chain(&e));
-            }
-            e.into()
-        }
+    if !e.changed_nothing() {
+        *unknown = Some(chain(&e));
     }
+    e.into()
 }
 
 /// The frozen top becomes a layer of the store, which the sandbox and all its later branches share. None where nothing

@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use forkd_protocol::guest::{Freeze, Frozen, PATH_FREEZE, PATH_THAW};
 use http::header::{
     CONNECTION, HOST, HeaderName, PROXY_AUTHENTICATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
@@ -29,6 +30,8 @@ pub(crate) use translate::{
 };
 
 use connection::Connection;
+
+use crate::config::Bounds;
 
 /// Any error of a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -92,6 +95,19 @@ impl Guest {
         let body = Full::new(Bytes::from(json)).map_err(|never| match never {}).boxed();
         let request = own_request(Method::POST, path, body)?;
         self.call(path, request, limits).await
+    }
+
+    /// Has the agent make its workload stand still. It keeps the bound; one that does not is noticed a little later.
+    pub(crate) async fn freeze(&self, bounds: &Bounds) -> Result<Frozen, GuestError> {
+        let timeout_ms = Some(u64::try_from(bounds.freeze.as_millis()).unwrap_or(u64::MAX));
+        let limits = Limits::small(bounds.freeze + bounds.guest_grace);
+        self.post(PATH_FREEZE, &Freeze { timeout_ms }, limits).await
+    }
+
+    /// Lets the workload go on. One that does not stand still does not notice.
+    pub(crate) async fn thaw(&self, bounds: &Bounds) -> Result<(), GuestError> {
+        let limits = Limits::small(bounds.guest_grace);
+        self.post::<_, serde_json::Value>(PATH_THAW, &serde_json::json!({}), limits).await.map(drop)
     }
 
     /// `GET` of JSON.

@@ -3,15 +3,12 @@
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::Duration;
 
-use forkd_protocol::control::{
-    BRANCH_VERSION, FdRole, MemoryMode, RefusalClass, Reply, Request, Snapshot, Snapshotted, Status,
-};
+use forkd_protocol::control::{FdRole, MemoryMode, Reply, Request, Snapshot, Snapshotted, Status};
 use forkd_store::DraftFiles;
 
 use super::launch::Parcel;
-use super::process::converse;
+use super::process::{ask, snapshotted};
 use super::{Launcher, MonitorError, RunDir};
 
 /// A machine that was written, or has a writer at work, and goes on.
@@ -39,9 +36,6 @@ impl Launcher {
         memory: MemoryMode,
         disk_bytes: u64,
     ) -> Result<Branched, MonitorError> {
-        if memory != MemoryMode::Flat && self.status(dir)?.version < BRANCH_VERSION {
-            return Err(MonitorError::OldMonitor);
-        }
         let files = dir.open_branch_files(disk_bytes)?;
         let mut parcel = Parcel::default();
         parcel.add(FdRole::StateOut, draft.state.as_fd());
@@ -59,12 +53,7 @@ impl Launcher {
             parcel.add(FdRole::WriterStatus, status.as_fd());
         }
         let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: true, memory });
-        let told = match ask(dir, &request, &parcel.fds, self.bounds().write) {
-            Ok(Reply::Snapshotted(told)) => Ok(told),
-            Ok(_) => Err(MonitorError::WrongAnswer),
-            Err(e) => Err(e),
-        };
-        match told {
+        match snapshotted(ask(dir, &request, &parcel.fds, self.bounds().write)) {
             // The sending end is the writer's alone from here on: its end is the end of the pipe.
             Ok(told) => {
                 Ok(Branched { told, dir: dir.clone(), writer: pipe.map(|(reader, _)| OwnedFd::from(reader)) })
@@ -84,23 +73,6 @@ impl Launcher {
             Reply::Status(status) => Ok(status),
             _ => Err(MonitorError::WrongAnswer),
         }
-    }
-}
-
-fn ask(
-    dir: &RunDir,
-    request: &Request,
-    fds: &[std::os::fd::BorrowedFd<'_>],
-    bound: Duration,
-) -> Result<Reply, MonitorError> {
-    match converse(dir, request, fds, bound) {
-        // All that writing takes is room for the files.
-        Ok(Reply::Refused(refusal)) if refusal.class == RefusalClass::Exhausted => {
-            Err(MonitorError::NoRoom(refusal))
-        }
-        Ok(Reply::Refused(refusal)) => Err(MonitorError::Refused(refusal)),
-        Ok(reply) => Ok(reply),
-        Err(source) => Err(MonitorError::Control { ended: None, source }),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can go wrong with a monitor.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use forkd_protocol::control::{ControlError, ControlVersion, Refusal, RefusalClas
 use forkd_protocol::error::ErrorClass;
 use forkd_store::StoreError;
 
-use crate::error::{NO_SPACE, store_code};
+use crate::error::{NO_SPACE, is_full, store_code};
 
 /// Why a monitor did not do what it was asked, or was not even there.
 #[derive(Debug, thiserror::Error)]
@@ -50,9 +50,6 @@ pub enum MonitorError {
         /// What the socket said.
         source: ControlError,
     },
-    /// It was started by an earlier forkd, whose monitors cannot write what a machine changed.
-    #[error("the monitor is of an earlier version, which writes whole snapshots only")]
-    OldMonitor,
     /// It answered something that was not asked.
     #[error("the monitor gave an answer that does not belong to the question")]
     WrongAnswer,
@@ -113,7 +110,6 @@ impl MonitorError {
                 RefusalClass::Exhausted => ErrorClass::Exhausted,
             },
             Self::Ended(_) => ErrorClass::GuestFault,
-            Self::OldMonitor => ErrorClass::Conflict,
             Self::Process(_) | Self::Control { .. } | Self::WrongAnswer | Self::Stuck(_) => {
                 ErrorClass::Internal
             }
@@ -126,10 +122,7 @@ impl MonitorError {
             Self::NoRoom(_) => Some(NO_SPACE),
             Self::Start { source, .. }
             | Self::File { source, .. }
-            | Self::Cgroup(CgroupError::Io { source, .. }) => {
-                let full = matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
-                full.then_some(NO_SPACE)
-            }
+            | Self::Cgroup(CgroupError::Io { source, .. }) => is_full(source).then_some(NO_SPACE),
             Self::Version { .. } => Some("version_mismatch"),
             Self::Store(e) => store_code(e),
             _ => None,
@@ -155,6 +148,8 @@ fn class_of_io(e: &io::Error) -> ErrorClass {
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
     use super::*;
     use crate::error::EngineError;
     use crate::fork::{ChildError, ForkError};

@@ -159,11 +159,7 @@ impl Launcher {
         let told = memfd_create("changed pages", MemfdFlags::CLOEXEC)
             .map_err(|e| MonitorError::file("make a table for", dir.path(), e))?;
         let request = Request::Changed { roles: vec![FdRole::ChangedOut] };
-        let answer = process::converse(dir, &request, &[told.as_fd()], self.bounds.control);
-        match answer.map_err(|source| MonitorError::Control { ended: None, source })? {
-            Reply::Refused(refusal) => return Err(MonitorError::Refused(refusal)),
-            reply => done(reply)?,
-        }
+        done(process::ask(dir, &request, &[told.as_fd()], self.bounds.control)?)?;
         Ok(self.store.put_hot(snapshot, &File::from(told))?)
     }
 
@@ -207,15 +203,7 @@ impl Launcher {
         parcel.add(FdRole::DiskExtentsOut { disk: 0 }, draft.disk_extents.as_fd());
         let memory = MemoryMode::Flat;
         let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: false, memory });
-        match monitor.call(&request, &parcel.fds, self.bounds.write) {
-            Ok(Reply::Snapshotted(told)) => Ok(told),
-            // All that writing takes is room for the files.
-            Err(MonitorError::Refused(refusal)) if refusal.class == RefusalClass::Exhausted => {
-                Err(MonitorError::NoRoom(refusal))
-            }
-            Err(e) => Err(e),
-            Ok(_) => Err(MonitorError::WrongAnswer),
-        }
+        process::snapshotted(monitor.call(&request, &parcel.fds, self.bounds.write))
     }
 
     /// Asks a monitor for its version where its program was replaced since one was asked.

@@ -10,7 +10,8 @@ use std::time::Duration;
 use forkd_host::cgroup::Cgroup;
 use forkd_host::process::Process;
 use forkd_protocol::control::{
-    CONTROL_VERSION, Connection, ControlError, ControlVersion, Reply, Request, Status,
+    CONTROL_VERSION, Connection, ControlError, ControlVersion, RefusalClass, Reply, Request, Snapshotted,
+    Status,
 };
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
@@ -115,11 +116,10 @@ impl Monitor {
         fds: &[BorrowedFd<'_>],
         bound: Duration,
     ) -> Result<Reply, MonitorError> {
-        match converse(&self.dir, request, fds, bound) {
-            Ok(Reply::Refused(refusal)) => Err(MonitorError::Refused(refusal)),
-            Ok(reply) => Ok(reply),
-            Err(source) => Err(MonitorError::Control { ended: self.ended(), source }),
-        }
+        ask(&self.dir, request, fds, bound).map_err(|e| match e {
+            MonitorError::Control { source, .. } => MonitorError::Control { ended: self.ended(), source },
+            e => e,
+        })
     }
 
     /// What it says about itself, where it speaks a version that is understood here; blocks.
@@ -230,6 +230,33 @@ impl Watch {
     /// Waits for the end, at most `bound`; false where the process goes on.
     pub(crate) async fn ended_within(&self, bound: Duration) -> bool {
         tokio::time::timeout(bound, self.ended()).await.is_ok()
+    }
+}
+
+/// Asks whatever monitor listens in this folder; a refusal is an error.
+pub(super) fn ask(
+    dir: &RunDir,
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+    bound: Duration,
+) -> Result<Reply, MonitorError> {
+    match converse(dir, request, fds, bound) {
+        Ok(Reply::Refused(refusal)) => Err(MonitorError::Refused(refusal)),
+        Ok(reply) => Ok(reply),
+        Err(source) => Err(MonitorError::Control { ended: None, source }),
+    }
+}
+
+/// What was written of a machine, where that was asked.
+pub(super) fn snapshotted(answer: Result<Reply, MonitorError>) -> Result<Snapshotted, MonitorError> {
+    match answer {
+        Ok(Reply::Snapshotted(told)) => Ok(told),
+        Ok(_) => Err(MonitorError::WrongAnswer),
+        // All that writing takes is room for the files.
+        Err(MonitorError::Refused(refusal)) if refusal.class == RefusalClass::Exhausted => {
+            Err(MonitorError::NoRoom(refusal))
+        }
+        Err(e) => Err(e),
     }
 }
 

@@ -40,8 +40,6 @@ pub(crate) enum Event {
     ProcessEnded,
     /// Its removal failed part-way.
     NotRemoved,
-    /// A snapshot was made of it.
-    Branched,
 }
 
 /// What is to be done about it.
@@ -83,7 +81,7 @@ impl Life {
 
 /// The next state and what to do.
 pub(crate) fn decide(life: Life, event: Event) -> (Life, Step) {
-    use Event::{Branched, Committed, Failed, KillAsked, NotRemoved, ProcessEnded};
+    use Event::{Committed, Failed, KillAsked, NotRemoved, ProcessEnded};
     use Life::{Ended, Paused, Running, Starting, Stopping};
     match (life, event) {
         (Starting, Committed) => (Running, Step::Release),
@@ -98,7 +96,6 @@ pub(crate) fn decide(life: Life, event: Event) -> (Life, Step) {
         (Running | Paused | Stopping | Ended, Committed | Failed) => (life, Step::Nothing),
         (Starting | Running | Paused | Ended, NotRemoved) => (life, Step::Nothing),
         (Ended, ProcessEnded) => (Ended, Step::Nothing),
-        (Starting | Running | Paused | Stopping | Ended, Branched) => (life, Step::Nothing),
     }
 }
 

@@ -223,27 +223,27 @@ impl Task {
 
     async fn next_event(&mut self, watch: &Watch) -> Option<Event> {
         let alive = matches!(self.life, Life::Starting | Life::Running | Life::Paused);
-        tokio::select! {
-            biased;
-            command = self.commands.recv() => match command? {
-                Command::Branched => {
-                    self.view.send_modify(|view| {
+        loop {
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => match command? {
+                    // News for others, and no change of its life.
+                    Command::Branched => self.view.send_modify(|view| {
                         view.info.branch_count += 1;
                         view.info.has_branched = true;
-                    });
-                    Some(Event::Branched)
-                }
-                Command::Kill(answer) => {
-                    self.killers.push(answer);
-                    Some(Event::KillAsked)
-                }
-                Command::Commit(answer) => {
-                    self.committer = Some(answer);
-                    Some(Event::Committed)
-                }
-            },
-            () = watch.ended(), if alive => Some(Event::ProcessEnded),
-            () = self.give_up.cancelled(), if self.life == Life::Starting => Some(Event::KillAsked),
+                    }),
+                    Command::Kill(answer) => {
+                        self.killers.push(answer);
+                        return Some(Event::KillAsked);
+                    }
+                    Command::Commit(answer) => {
+                        self.committer = Some(answer);
+                        return Some(Event::Committed);
+                    }
+                },
+                () = watch.ended(), if alive => return Some(Event::ProcessEnded),
+                () = self.give_up.cancelled(), if self.life == Life::Starting => return Some(Event::KillAsked),
+            }
         }
     }
 

@@ -131,6 +131,7 @@ fn write_and_end(
     Ok(written)
 }
 
-fn millis(since: Instant) -> u64 {
+/// Whole milliseconds since then.
+pub(crate) fn millis(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use forkd_protocol::guest::{Evaluated, Freeze, Frozen, Health, PATH_FREEZE, PATH_HEALTH, PATH_WARM, Warm};
+use forkd_protocol::guest::{Evaluated, Health, PATH_HEALTH, PATH_WARM, Warm};
 use forkd_protocol::names::KernelName;
 use forkd_store::ImageRecord;
 use tracing::debug;
@@ -141,11 +141,7 @@ impl Parent {
     }
 
     async fn freeze(&self, shared: &Shared) -> Result<(), EngineError> {
-        let bound = shared.config.bounds.freeze;
-        let freeze = Freeze { timeout_ms: Some(u64::try_from(bound.as_millis()).unwrap_or(u64::MAX)) };
-        // The agent keeps the bound; one that does not is noticed a little later.
-        let limits = Limits::small(bound + shared.config.bounds.guest_grace);
-        let freezing = self.guest.post::<_, Frozen>(PATH_FREEZE, &freeze, limits);
+        let freezing = self.guest.freeze(&shared.config.bounds);
         let frozen = self.unless_ended("it froze", freezing).await?.map_err(SnapshotError::NotFrozen)?;
         debug!(micros = frozen.micros, "frozen");
         // No connection of ours is part of the snapshot.
