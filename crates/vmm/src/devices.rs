@@ -82,6 +82,15 @@ pub struct Devices {
     faults: GuestFaults,
     epoll: Epoll,
     reset: EventFd,
+    /// Doorbells that KVM does not answer yet, the next one last.
+    exiting: Vec<Doorbell>,
+}
+
+/// The notification of one queue of one slot.
+#[derive(Debug, Clone, Copy)]
+struct Doorbell {
+    slot: u32,
+    queue: u32,
 }
 
 /// The places of the virtio devices, in the order of their addresses.
@@ -208,6 +217,23 @@ impl Devices {
         self.slots.0.iter().for_each(|slot| lock(slot).kick_all());
     }
 
+    /// Whether some doorbell still makes its vCPU leave the guest.
+    pub fn has_exiting_doorbells(&self) -> bool {
+        !self.exiting.is_empty()
+    }
+
+    /// Has KVM answer one more doorbell, so that its vCPU need not leave the guest for it.
+    ///
+    /// Each waits for a grace period of KVM's bus, so a machine runs before it has them. A doorbell that cannot be
+    /// connected goes on to be answered by [`IoHandler::mmio_write`], which signals the same event.
+    pub fn connect_next_doorbell(&mut self, vm: &Vm) {
+        let Some(Doorbell { slot: index, queue }) = self.exiting.pop() else { return };
+        let Some(slot) = self.slots.0.get(index as usize) else { return };
+        let address = layout::virtio_base(index) + NOTIFY_OFFSET;
+        let Some(Ok(event)) = lock(slot).queue_event(queue as usize).map(EventFd::try_clone) else { return };
+        let _ = vm.connect_doorbell(&event, address, queue);
+    }
+
     /// Requests of the guest that were refused as malformed.
     pub fn guest_faults(&self) -> u64 {
         self.faults.count()
@@ -280,7 +306,7 @@ struct Parts {
     console_input: Option<File>,
 }
 
-/// Connects devices to addresses, interrupt lines and doorbells, one place after the other.
+/// Connects devices to addresses and interrupt lines, one place after the other.
 struct Wiring<'a> {
     vm: &'a Vm,
     ram: &'a GuestRam,
@@ -330,17 +356,10 @@ impl<'a> Wiring<'a> {
         if self.index() >= layout::VIRTIO_MAX {
             return Err(MonitorError::TooManyDevices);
         }
-        let doorbell = layout::virtio_base(self.index()) + NOTIFY_OFFSET;
-        let mut queue_events = Vec::with_capacity(queues);
-        for queue in (0u32..).take(queues) {
-            let event = event()?;
-            self.vm.connect_doorbell(&event, doorbell, queue)?;
-            queue_events.push(event);
-        }
         Ok(MmioResources {
             ram: self.ram.clone(),
             interrupt: self.irq(layout::VIRTIO_GSI + self.index())?,
-            queue_events,
+            queue_events: (0..queues).map(|_| event()).collect::<Result<_, _>>()?,
             faults: self.faults.clone(),
         })
     }
@@ -365,14 +384,18 @@ impl<'a> Wiring<'a> {
         ports.insert(layout::SERIAL_PORT.into(), SERIAL_LEN, serial.clone())?;
         ports.insert(I8042_BASE, I8042_LEN, i8042)?;
         let epoll = Epoll::new().map_err(MonitorError::Events)?;
-        for (index, slot) in (0u64..).zip(&self.slots) {
-            watch_slot(&epoll, index, &*lock(slot))?;
+        let mut exiting = Vec::new();
+        for (index, slot) in (0u32..).zip(&self.slots) {
+            let slot = lock(slot);
+            watch_slot(&epoll, index.into(), &*slot)?;
+            exiting.extend((0u32..).take(slot.queue_count()).map(|queue| Doorbell { slot: index, queue }));
         }
         if let Some(input) = &console_input {
             watch(&epoll, input.as_raw_fd(), TOKEN_CONSOLE)?;
         }
         let (slots, faults) = (Slots(self.slots), self.faults);
-        let devices = Devices { disks, vsock, rng, net, serial, console_input, slots, faults, epoll, reset };
+        let devices =
+            Devices { disks, vsock, rng, net, serial, console_input, slots, faults, epoll, reset, exiting };
         Ok((devices, self.buses))
     }
 }

@@ -229,6 +229,16 @@ impl Machine {
         self.devices.serve()
     }
 
+    /// Whether there is something left to do for a machine that already runs.
+    pub fn has_idle_work(&self) -> bool {
+        self.running && self.devices.has_exiting_doorbells()
+    }
+
+    /// Does one piece of it, which takes no longer than a grace period of the kernel.
+    pub fn do_idle_work(&mut self) {
+        self.devices.connect_next_doorbell(&self.vm);
+    }
+
     /// Readable when a device has work.
     pub fn devices_fd(&self) -> RawFd {
         self.devices.epoll_fd()

@@ -28,6 +28,8 @@ const MAX_CONNECTIONS: usize = 4;
 /// A peer that stops in the middle of a frame holds the loop up no longer than this.
 const FRAME_PATIENCE: Duration = Duration::from_secs(5);
 const EVENTS: usize = 32;
+/// To epoll: until something happens.
+const FOREVER: i32 = -1;
 
 /// What an event in the outer set means; the rest are connections, by descriptor.
 const TOKEN_LISTENER: u64 = 0;
@@ -65,10 +67,14 @@ impl Monitor {
     pub fn run(&mut self) -> Result<Exit, MonitorError> {
         let mut events = [EpollEvent::default(); EVENTS];
         loop {
-            let count = match self.epoll.wait(-1, &mut events) {
+            let patience = if self.has_idle_work() { 0 } else { FOREVER };
+            let count = match self.epoll.wait(patience, &mut events) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 other => other.map_err(MonitorError::Events)?,
             };
+            if count == 0 {
+                self.do_idle_work();
+            }
             for event in events.iter().take(count) {
                 if let Some(exit) = self.handle(event.data())? {
                     return Ok(exit);
@@ -102,6 +108,16 @@ impl Monitor {
             }
         }
         Ok(None)
+    }
+
+    fn has_idle_work(&self) -> bool {
+        self.machine.as_ref().is_some_and(Machine::has_idle_work)
+    }
+
+    fn do_idle_work(&mut self) {
+        if let Some(machine) = &mut self.machine {
+            machine.do_idle_work();
+        }
     }
 
     fn accept(&mut self) -> Result<(), MonitorError> {
