@@ -130,7 +130,7 @@ fn children_that_fill_their_disks_leave_each_clean() {
 fn a_guest_that_rewrites_most_of_its_memory_is_branched_without_a_kill() {
     let _world = together();
     // Four fifths of the limit, beside what the template's own pages cost.
-    let (limit, array) = (320, 256);
+    let (limit, array) = (440, 352);
     let sources = Children::fork_with(numpy(), 1, &["--memory-limit-mib", &limit.to_string()]);
     let source = &sources[0];
     source.eval(&format!(
