@@ -91,9 +91,12 @@ async fn assert_found(engine: &Engine, house: &House) {
     assert_eq!(house.run_folders(), known, "run folders without a sandbox, or the other way round");
     for id in known.iter().map(|id| id.parse().unwrap()) {
         // Adopted ones are thawed beside the opening.
-        while exec(engine, &id, &["frozen"]).await.unwrap().stdout != "false" {
-            tokio::task::yield_now().await;
-        }
+        let thawed = async {
+            while !exec(engine, &id, &["frozen"]).await.is_ok_and(|told| told.stdout == "false") {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), thawed).await.unwrap();
     }
 }
 
