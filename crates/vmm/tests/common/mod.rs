@@ -17,8 +17,12 @@ use forkd_protocol::control::{
 };
 use forkd_testkit::tiny;
 
-/// Generous: on a host that interprets guests everything is slow.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Generous: on a host that interprets guests everything is slow. Large guests take as long as the disk does.
+fn patience() -> Duration {
+    let soaking = std::env::var_os("FORKD_SOAK").is_some_and(|soak| soak == "1");
+    Duration::from_secs(if soaking { 3600 } else { 120 })
+}
+
 const DISK_BYTES: u64 = 1 << 20;
 
 pub(crate) struct Monitor {
@@ -48,7 +52,7 @@ impl Monitor {
             .spawn()
             .unwrap();
         let control = Connection::new(UnixStream::connect(&path).unwrap());
-        control.set_timeout(Some(PATIENCE)).unwrap();
+        control.set_timeout(Some(patience())).unwrap();
         let (console, _) = UnixStream::pair().unwrap();
         Self { control, console, last_words: dir.path().join("last-words"), child, dir }
     }
@@ -214,7 +218,7 @@ impl Monitor {
     pub(crate) fn without_writers(&self) {
         let began = std::time::Instant::now();
         while !self.offspring().is_empty() {
-            assert!(began.elapsed() < PATIENCE, "a writer is still there");
+            assert!(began.elapsed() < patience(), "a writer is still there");
             std::thread::yield_now();
         }
     }
@@ -258,7 +262,7 @@ impl Monitor {
 
     fn usual_files(&mut self) -> Vec<(FdRole, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(patience())).unwrap();
         self.console = ours;
         let vsock = UnixListener::bind(self.dir.path().join(format!("vsock-{}", rand_name()))).unwrap();
         let part = |part| FdRole::Disk { disk: 0, part };
