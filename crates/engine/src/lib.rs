@@ -13,13 +13,20 @@
 
 #![forbid(unsafe_code)]
 
+// The support of the tests outside names this crate.
+#[cfg(test)]
+extern crate self as forkd_engine;
+
 mod adopt;
 mod artifacts;
 mod branch;
 mod chains;
 mod config;
+#[cfg(test)]
+mod crash_tests;
 mod engine;
 mod error;
+mod fault;
 mod fork;
 mod guest;
 mod identity;

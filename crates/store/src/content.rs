@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::manifest::Manifest;
 use crate::store::Store;
 
@@ -83,6 +84,7 @@ impl Store {
                 self.deferred().push(content);
             } else if !self.shared.db.run(|c| content.named(c))? {
                 self.remove_files(&content)?;
+                fault::at!("store::content::dropped");
             }
         }
         Ok(())
@@ -98,6 +100,7 @@ impl Store {
             Content::Image(hash) => disk::remove_file(&self.image_path(hash)),
             Content::Layer(hash) => {
                 disk::remove_file(&self.layer_path(hash))?;
+                fault::at!("store::content::layer_removed");
                 disk::remove_file(&self.layer_table_path(hash))
             }
         }

@@ -18,6 +18,7 @@ use crate::content::Content;
 use crate::db::to_sql;
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::manifest::{LayerRef, Manifest};
 use crate::records::{SnapshotMeta, SnapshotRecord};
 use crate::store::{Store, now};
@@ -77,6 +78,7 @@ impl Store {
     /// [`StoreError::TagTaken`], also while the first has not published yet.
     pub fn begin_snapshot(&self, tag: &Tag) -> Result<SnapshotDraft, StoreError> {
         let reserved = ReservedTag::new(self, tag)?;
+        fault::at!("store::begin::reserved");
         let staging = self.staging()?;
         let create = |name: &str| disk::create_new(&staging.path().join(name));
         let files = DraftFiles {
@@ -85,6 +87,7 @@ impl Store {
             memory_extents: create(MEMORY_EXTENTS)?,
             disk_extents: create(DISK_EXTENTS)?,
         };
+        fault::at!("store::begin::staged");
         Ok(SnapshotDraft { files, has_disk: false, reserved, staging })
     }
 }
@@ -145,6 +148,7 @@ impl SnapshotDraft {
     /// the image alone.
     pub fn adopt_disk_top(&mut self, path: &Path) -> Result<(), StoreError> {
         disk::rename(path, &self.path(DISK))?;
+        fault::at!("store::begin::disk_moved");
         self.has_disk = true;
         Ok(())
     }
@@ -156,6 +160,7 @@ impl SnapshotDraft {
     /// Checks and hashes everything and makes the snapshot visible under its tag.
     pub fn publish(self, meta: SnapshotMeta) -> Result<SnapshotRecord, StoreError> {
         let examined = self.examine(meta)?;
+        fault::at!("store::publish::examined");
         self.commit(&examined)
     }
 
@@ -165,11 +170,13 @@ impl SnapshotDraft {
             .map_err(|e| StoreError::io("write", self.path("manifest.json"), std::io::Error::from(e)))?;
         let id = blake3::hash(text.as_bytes()).to_hex().to_string();
         self.write_folder(examined, &text)?;
+        fault::at!("store::publish::folder_written");
         // Before the lock is taken: forks wait for it, and this waits for the disk.
         for new in examined.new_layers() {
             disk::seal(&new.table)?;
             disk::seal(&new.data)?;
         }
+        fault::at!("store::publish::sealed");
 
         let store = self.reserved.store.clone();
         let _guard = store.content_lock();
@@ -182,6 +189,7 @@ impl SnapshotDraft {
             let _ = store.drop_content(Content::of(&examined.manifest));
             return Err(error);
         }
+        fault::at!("store::publish::named");
         store.snapshot(&self.reserved.tag)
     }
 
@@ -199,6 +207,7 @@ impl SnapshotDraft {
             _ => {}
         }
         disk::rename(&examined.state, &folder.join(STATE))?;
+        fault::at!("store::publish::state_moved");
         let path = folder.join("manifest.json");
         std::fs::write(&path, text).map_err(|e| StoreError::io("write", &path, e))?;
         disk::seal(&path)?;
@@ -229,7 +238,9 @@ impl SnapshotDraft {
             store.place_layer(&new.layer.hash, &new.data, &new.table)?;
         }
         disk::sync_folder(&store.folder("layers"))?;
+        fault::at!("store::publish::layers_placed");
         disk::rename(&self.path(FOLDER), &store.snapshot_folder(id))?;
+        fault::at!("store::publish::renamed");
         disk::sync_folder(&store.folder("snapshots"))
     }
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use forkd_protocol::error::ErrorClass;
 
+use crate::room::Room;
+
 /// Why the store did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -17,10 +19,14 @@ pub enum StoreError {
         holder: String,
     },
     /// The file system is full. Nothing was published; free space and ask again.
-    #[error("no space is left (ENOSPC) for {path}; free some, or move the store with --root, and try again")]
+    #[error(
+        "no space is left (ENOSPC) for {path}: {room}; free some, or move the store with --root, and try again"
+    )]
     Full {
         /// What was being written.
         path: PathBuf,
+        /// What the file system has.
+        room: Room,
         /// What the kernel said.
         source: io::Error,
     },
@@ -138,7 +144,12 @@ impl StoreError {
     /// An I/O error with its operation and path; a full disk becomes [`StoreError::Full`].
     pub(crate) fn io(what: &'static str, path: impl AsRef<Path>, source: impl Into<io::Error>) -> Self {
         let (path, source) = (path.as_ref().to_owned(), source.into());
-        if is_full(&source) { Self::Full { path, source } } else { Self::Io { what, path, source } }
+        if is_full(&source) { Self::full(path, source) } else { Self::Io { what, path, source } }
+    }
+
+    /// The file system of `path` is full.
+    pub fn full(path: PathBuf, source: io::Error) -> Self {
+        Self::Full { room: Room::of(&path), path, source }
     }
 
     /// A failure of SQLite; a full disk becomes [`StoreError::Full`].
@@ -146,7 +157,7 @@ impl StoreError {
         let path = path.to_owned();
         match source.sqlite_error_code() {
             Some(rusqlite::ErrorCode::DiskFull) => {
-                Self::Full { path, source: io::Error::new(io::ErrorKind::StorageFull, source) }
+                Self::full(path, io::Error::new(io::ErrorKind::StorageFull, source))
             }
             _ => Self::Database { path, source },
         }

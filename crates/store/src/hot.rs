@@ -17,6 +17,7 @@ use forkd_protocol::names::Tag;
 use crate::disk;
 use crate::error::StoreError;
 use crate::extents::{self, Extent};
+use crate::fault;
 use crate::open::OpenSnapshot;
 use crate::records::SnapshotRecord;
 use crate::store::Store;
@@ -70,6 +71,7 @@ impl Store {
         let mut file = disk::create_new(&draft)?;
         file.write_all(&extents::to_bytes(&table)).map_err(|e| StoreError::io("write", &draft, e))?;
         disk::seal(&draft)?;
+        fault::at!("store::hot::sealed");
         let tag: Tag = open.record.info.tag.parse().map_err(|_| gone(open))?;
         // Neither row nor folder can go away while the lock is held.
         let _guard = self.content_lock();
@@ -77,6 +79,7 @@ impl Store {
             return Err(gone(open));
         }
         disk::rename(&draft, &home)?;
+        fault::at!("store::hot::renamed");
         // Whoever was first is as good.
         let _ = open.hot.table.set(disk::open(&home)?.into());
         Ok(())

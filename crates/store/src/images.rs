@@ -14,6 +14,7 @@ use crate::db::{from_sql, to_sql};
 use crate::disk;
 use crate::error::StoreError;
 use crate::extents::PAGE;
+use crate::fault;
 use crate::layers::RunHasher;
 use crate::records::ImageRecord;
 use crate::sparse::{HEAD, MAGIC, Sink, SparseDecoder, number};
@@ -82,6 +83,7 @@ impl Store {
         let hash = self.image(name)?.info.hash;
         let delete = "DELETE FROM images WHERE name = ?1";
         self.shared.db.commit_removal(|t| t.execute(delete, [name.as_str()]))?;
+        fault::at!("store::image::forgotten");
         self.drop_content([Content::Image(hash)])
     }
 }
@@ -155,12 +157,14 @@ impl ImageDraft {
         let size = self.blocks.finish()?;
         let hash = std::mem::take(&mut self.blocks.runs).finish(size);
         disk::seal(&self.blocks.path)?;
+        fault::at!("store::image::sealed");
         let store = &self.store;
         let _guard = store.content_lock();
         let old = store.image(&self.name).ok().map(|image| image.info.hash);
         let home = store.image_path(&hash);
         if !home.exists() {
             disk::rename(&self.blocks.path, &home)?;
+            fault::at!("store::image::renamed");
             disk::sync_folder(&store.folder("images"))?;
         }
         let db = &store.shared.db;
@@ -168,6 +172,7 @@ impl ImageDraft {
         let insert = "INSERT OR REPLACE INTO images (name, hash, size_bytes, origin, created_at)
             VALUES (?1, ?2, ?3, ?4, ?5)";
         let inserted = db.commit(|t| t.execute(insert, row).map_err(|e| db.failed(e)));
+        fault::at!("store::image::named");
         // Either the row was replaced, or it was not made: one of the two files may have no name now.
         store.drop_content(old.into_iter().chain([hash.clone()]).map(Content::Image))?;
         inserted?;

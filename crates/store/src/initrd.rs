@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::cpio::CpioWriter;
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::kernels::MAX_MODULES;
 use crate::records::KernelRecord;
 use crate::store::Store;
@@ -27,9 +28,12 @@ impl Store {
         let aside = staging.path().join("initrd");
         write_initrd(&aside, kernel, agent, size)?;
         disk::seal(&aside)?;
-        disk::rename(&aside, &home)?;
-        // Another agent is another program version: the ramdisks of earlier ones are not used again.
+        fault::at!("store::initrd::sealed");
+        // Another agent is another program version: the ramdisks of earlier ones are not used again. First, since who
+        // finds this one does not look for others.
         self.drop_initrds(&kernel.id, Some(&name))?;
+        fault::at!("store::initrd::old_dropped");
+        disk::rename(&aside, &home)?;
         Ok(home)
     }
 

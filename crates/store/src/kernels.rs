@@ -10,6 +10,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use crate::db::{from_sql, to_sql};
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::records::KernelRecord;
 use crate::store::{Store, now};
 
@@ -65,6 +66,7 @@ impl Store {
         let id = self.kernel(Some(name))?.id;
         let delete = "DELETE FROM kernels WHERE name = ?1";
         self.shared.db.commit_removal(|t| t.execute(delete, [name.as_str()]))?;
+        fault::at!("store::kernel::forgotten");
         self.drop_kernel_content(&id)
     }
 
@@ -77,6 +79,7 @@ impl Store {
             return Ok(());
         }
         disk::remove_folder(&self.kernel_folder(id))?;
+        fault::at!("store::kernel::folder_removed");
         self.drop_initrds(id, None)
     }
 }
@@ -124,18 +127,21 @@ impl KernelDraft {
         disk::seal(&self.path("vmlinuz"))?;
         disk::seal(&self.path("modules.cpio"))?;
         disk::sync_folder(self.staging.path())?;
+        fault::at!("store::kernel::sealed");
         let store = &self.store;
         let _guard = store.content_lock();
         let old = store.kernel(Some(&self.name)).ok().map(|kernel| kernel.id);
         let home = store.kernel_folder(&id);
         if !home.exists() {
             disk::rename(self.staging.path(), &home)?;
+            fault::at!("store::kernel::renamed");
             disk::sync_folder(&store.folder("kernels"))?;
         }
         let db = &store.shared.db;
         let row = params![self.name.as_str(), id, vmlinuz.to_hex().to_string(), to_sql(now())];
         let insert = "INSERT OR REPLACE INTO kernels (name, id, hash, created_at) VALUES (?1, ?2, ?3, ?4)";
         let inserted = db.commit(|t| t.execute(insert, row).map_err(|e| db.failed(e)));
+        fault::at!("store::kernel::named");
         for content in old.iter().chain([&id]) {
             store.drop_kernel_content(content)?;
         }

@@ -20,11 +20,14 @@
 mod chain;
 mod content;
 pub mod cpio;
+#[cfg(test)]
+mod crash_tests;
 mod db;
 mod disk;
 mod draft;
 mod error;
 mod extents;
+mod fault;
 mod hot;
 mod images;
 mod initrd;
@@ -34,10 +37,15 @@ pub mod make;
 mod manifest;
 mod open;
 mod records;
+mod room;
+#[cfg(test)]
+mod room_tests;
 mod sandboxes;
 mod snapshots;
 mod sparse;
 mod store;
+#[cfg(test)]
+mod stress_tests;
 #[cfg(test)]
 mod testing;
 
@@ -49,5 +57,6 @@ pub use kernels::KernelDraft;
 pub use manifest::{ImageRef, LayerRef, MANIFEST_FORMAT, Manifest};
 pub use open::OpenSnapshot;
 pub use records::{ImageRecord, KernelRecord, SandboxRow, SnapshotMeta, SnapshotRecord};
+pub use room::Room;
 pub use sparse::write_sparse;
 pub use store::Store;

@@ -13,6 +13,7 @@ use crate::content::{forget, forget_templates};
 use crate::db::{from_sql, to_sql};
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::records::SandboxRow;
 use crate::store::Store;
 
@@ -35,6 +36,7 @@ impl Store {
                 pin_template(&all, id, open.as_ref().map(|open| &open.record.manifest))?;
             }
             rows.iter().try_for_each(|row| put(&all, row))?;
+            fault::at!("store::sandboxes::pinned");
             all.commit()
         })
     }
@@ -70,6 +72,7 @@ impl Store {
             t.execute(delete, [id.as_str()])?;
             forget(t)
         })?;
+        fault::at!("store::sandboxes::forgotten");
         self.drop_content(doomed)
     }
 

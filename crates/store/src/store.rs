@@ -14,6 +14,7 @@ use crate::content::{Content, forget};
 use crate::db::Db;
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::open::OpenSnapshots;
 
 /// The store of one controller. Cheap to clone; every method blocks.
@@ -101,10 +102,12 @@ impl Store {
     fn sweep(&self) -> Result<(), StoreError> {
         // The largest first: after a crash on a full disk it makes the room for what follows.
         self.sweep_folder("staging", &HashSet::new(), |_| None)?;
+        fault::at!("store::sweep::staging_swept");
         self.shared.db.commit_removal(|t| {
             t.execute("DELETE FROM snapshots WHERE status = 'writing'", [])?;
             forget(t)
         })?;
+        fault::at!("store::sweep::drafts_forgotten");
         let images = self.names("SELECT hash FROM images UNION SELECT hash FROM snapshot_content")?;
         self.sweep_folder("images", &images, |name| name.strip_suffix(".ext4"))?;
         let layers = self.names("SELECT hash FROM snapshot_content WHERE kind = 'layer'")?;
@@ -138,6 +141,7 @@ impl Store {
                 Ok(kind) if kind.is_dir() => disk::remove_folder(&entry.path())?,
                 _ => disk::remove_file(&entry.path())?,
             }
+            fault::at!("store::sweep::entry_removed");
         }
         Ok(())
     }

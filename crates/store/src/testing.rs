@@ -58,11 +58,16 @@ pub(crate) fn runs(pages: Pages<'_>) -> Vec<(u64, u64)> {
 
 /// Writes a sparse file and its table; a page of zeroes is a hole.
 pub(crate) fn fill(data: &File, extents: &File, pages: Pages<'_>, size: u64) {
-    data.set_len(size * PAGE).unwrap();
+    try_fill(data, extents, pages, size).unwrap();
+}
+
+/// The same where there may be no room.
+pub(crate) fn try_fill(data: &File, extents: &File, pages: Pages<'_>, size: u64) -> std::io::Result<()> {
+    data.set_len(size * PAGE)?;
     for (page, byte) in pages.iter().filter(|(_, byte)| *byte != 0) {
-        data.write_all_at(&[*byte; PAGE as usize], page * PAGE).unwrap();
+        data.write_all_at(&[*byte; PAGE as usize], page * PAGE)?;
     }
-    extents.write_all_at(&table(&runs(pages)), 0).unwrap();
+    extents.write_all_at(&table(&runs(pages)), 0)
 }
 
 /// A draft with this memory (8 MiB) and no disk.

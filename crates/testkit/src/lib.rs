@@ -4,5 +4,7 @@
 //! where `FORKD_TEST_REQUIRE` demands the thing.
 #![forbid(unsafe_code)]
 
+pub mod fault;
 pub mod guard;
+pub mod room;
 pub mod tiny;

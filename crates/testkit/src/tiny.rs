@@ -3,6 +3,13 @@
 //! They start in 64-bit mode with the low 4 GiB mapped one to one, write to the serial port at 0x3f8, and use
 //! only instructions that every KVM carries out, also one that interprets its guests.
 
+pub mod pattern;
+pub mod processors;
+pub mod scatter;
+
+/// mov dx,0x3f8; mov al,'R'; out dx,al
+const PRINT_READY: [u8; 7] = [0x66, 0xba, 0xf8, 0x03, 0xb0, 0x52, 0xee];
+
 /// Where the code is loaded.
 pub const LOAD: u64 = 0x10_0000;
 
@@ -40,7 +47,7 @@ pub const COUNT: &[u8] =
 pub const COUNTER: u64 = 0x40_0000;
 
 /// Prints `R` and then, for ever, writes the next number into the first 8 bytes of each of [`WAVE_PAGES`] pages from
-/// [`WAVE`] on, one after the other: at any instant some first pages hold a number and all others the one before.
+/// [`WAVE_START`] on, one after the other: at any instant some first pages hold a number and all others the one before.
 pub const WAVE: &[u8] = &[
     0x66, 0xba, 0xf8, 0x03, 0xb0, 0x52, 0xee, 0xbb, 0x00, 0x00, 0x50, 0x00, 0x31, 0xc9, 0x48, 0xff, 0xc1,
     0x89, 0xdf, 0xbe, 0x40, 0x00, 0x00, 0x00, 0x48, 0x89, 0x0f, 0x81, 0xc7, 0x00, 0x10, 0x00, 0x00, 0xff,

@@ -18,6 +18,7 @@
 mod support;
 
 mod branch;
+mod branch_load;
 mod client;
 mod crash;
 mod eval;

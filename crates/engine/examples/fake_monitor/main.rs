@@ -16,8 +16,8 @@ use std::path::Path;
 use std::process::exit;
 
 use forkd_protocol::control::{
-    CONTROL_VERSION, Connection, DiskPart, FdRole, LayerStats, Phase, Refusal, RefusalClass, Reply, Request,
-    Snapshot, Snapshotted, Status,
+    CONTROL_VERSION, Connection, DiskPart, FdRole, LayerStats, MemoryMode, Phase, Refusal, RefusalClass,
+    Reply, Request, Snapshot, Snapshotted, Status,
 };
 
 type Anyhow<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -67,7 +67,7 @@ impl Monitor {
             Request::Restore(restore) => self.run(restore.roles, fds),
             Request::Pause => self.enter(Phase::Paused),
             Request::Resume => self.enter(Phase::Running),
-            Request::Snapshot(snapshot) => self.write(&snapshot, fds),
+            Request::Snapshot(snapshot) => self.write(&snapshot, fds).or_else(unless_full),
             Request::Changed { roles } => self.tell_changed(&roles, fds),
             Request::Stop => exit(0),
         }
@@ -137,14 +137,18 @@ impl Monitor {
             }
             _ => {}
         }
-        let (mut disk, mut new_top) = (LayerStats::default(), None);
+        let (mut disk, mut new_top, mut memory) = (LayerStats::default(), None, Ok(()));
         for (role, fd) in asked.roles.iter().zip(fds) {
             let mut file = File::from(fd);
             match role {
                 FdRole::StateOut => file.write_all_at(b"state of a fake machine", 0)?,
                 FdRole::MemoryOut => {
                     file.set_len(128 << 20)?;
-                    file.write_all_at(&[if asked.resume { 8 } else { 7 }; 4096], 4096)?;
+                    let page = [if asked.resume { 8 } else { 7 }; 4096];
+                    memory = file.write_all_at(&page, 4096);
+                    if asked.memory != MemoryMode::Live {
+                        std::mem::replace(&mut memory, Ok(()))?;
+                    }
                 }
                 FdRole::DiskExtentsOut { .. } if asked.resume => {
                     file.write_all_at(&extents(&[(2, 1)]), 0)?;
@@ -153,6 +157,7 @@ impl Monitor {
                 FdRole::DiskTopNew { .. } => new_top = Some(OwnedFd::from(file)),
                 FdRole::WriterStatus => match self.mood.as_str() {
                     "writer-killed" => {}
+                    _ if memory.is_err() => writeln!(file, r#"{{"how":"failed","errno":28}}"#)?,
                     "writer-full" => writeln!(file, r#"{{"how":"failed","errno":28}}"#)?,
                     _ => writeln!(file, r#"{{"how":"written","extents":1,"pages":1}}"#)?,
                 },
@@ -171,6 +176,17 @@ impl Monitor {
         }
         let memory = LayerStats { extents: 1, bytes: 4096 };
         Ok(Reply::Snapshotted(Snapshotted { pause_us: 1, memory, disks: vec![disk], writer: None }))
+    }
+}
+
+/// A disk that is full is said, as a monitor says it.
+fn unless_full(error: Box<dyn Error + Send + Sync>) -> Anyhow<Reply> {
+    match error.downcast_ref::<std::io::Error>() {
+        Some(e) if e.kind() == std::io::ErrorKind::StorageFull => {
+            let message = format!("writing: {e}");
+            Ok(Reply::Refused(Refusal { class: RefusalClass::Exhausted, message }))
+        }
+        _ => Err(error),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Why a sandbox could not be branched.
 
 use forkd_protocol::error::ErrorClass;
+use forkd_store::Room;
 
-use crate::error::{NO_SPACE, is_full};
+use crate::error::NO_SPACE;
 use crate::guest::GuestError;
 
 /// Why a sandbox was not branched. It runs on, and no tag is taken.
@@ -36,6 +37,11 @@ pub enum BranchError {
     /// The writer said that it failed.
     #[error("the changed pages could not be written: {0}")]
     WriterFailed(#[source] std::io::Error),
+    /// The writer said that the disk is full.
+    #[error(
+        "the changed pages could not be written: no space is left (ENOSPC): {0}; free some and try again"
+    )]
+    WriterNoRoom(Room),
     /// The writer said nothing, or nothing sensible.
     #[error("the writer of the changed pages ended without a word; it was killed")]
     WriterKilled,
@@ -57,7 +63,7 @@ impl BranchError {
         match self {
             Self::Contradiction(_) | Self::OtherParent(_) => ErrorClass::Caller,
             Self::TooMany(_) => ErrorClass::Exhausted,
-            Self::WriterFailed(e) if is_full(e) => ErrorClass::Exhausted,
+            Self::WriterNoRoom(_) => ErrorClass::Exhausted,
             Self::NotFrozen(_)
             | Self::OldMonitor
             | Self::DiskUnknown(_)
@@ -73,7 +79,7 @@ impl BranchError {
             Self::TooMany(_) => Some("branch_limit"),
             Self::NotFrozen(_) => Some("guest_did_not_freeze"),
             Self::OldMonitor => Some("monitor_too_old"),
-            Self::WriterFailed(e) if is_full(e) => Some(NO_SPACE),
+            Self::WriterNoRoom(_) => Some(NO_SPACE),
             Self::WriterFailed(_) | Self::WriterKilled => Some("writer_failed"),
             Self::NotReady { .. } => Some("snapshot_not_ready"),
             Self::Contradiction(_) | Self::OtherParent(_) | Self::DiskUnknown(_) | Self::OriginUnknown => {

@@ -15,7 +15,8 @@ use tracing::{debug, warn};
 use super::BranchError;
 use super::plan::Plan;
 use crate::engine::{Shared, blocking};
-use crate::error::EngineError;
+use crate::error::{EngineError, is_full};
+use crate::fault;
 use crate::monitor::{Branched, MonitorError};
 use crate::sandbox::{Command, Handle};
 use crate::snapshot::millis as millis_since;
@@ -104,6 +105,7 @@ impl Taken {
             BranchMode::Full | BranchMode::Diff => None,
         };
 
+        fault::at!("engine::branch::reserved");
         let since = Instant::now();
         if let Err(e) = freeze(shared, handle).await {
             thaw(shared, handle).await;
@@ -112,12 +114,15 @@ impl Taken {
         let (launcher, dir, disk_bytes) =
             (Arc::clone(&shared.launcher), handle.dir.clone(), template.manifest.image.size_bytes);
         let writing = blocking(move || {
+            fault::at!("engine::branch::frozen");
             let mut draft = draft;
             let branched = launcher.branch(&dir, draft.outputs(), mode, disk_bytes);
             (draft, branched)
         });
         let written = writing.await;
+        fault::at!("engine::branch::written");
         thaw(shared, handle).await;
+        fault::at!("engine::branch::thawed");
         let workload_pause = since.elapsed();
         let (draft, branched) = written?;
         let mut branched = branched.map_err(|e| not_branched(e, &mut unknown))?;
@@ -134,6 +139,7 @@ impl Taken {
         }
         let new_top = keep_top(shared, handle, branched, disk_bytes).await;
         let new_top = new_top.inspect_err(|e| *unknown = Some(chain(e)))?;
+        fault::at!("engine::branch::top_kept");
         let below = template.manifest.disk.iter().chain(&template.frozen).cloned();
         let disk = below.chain(new_top).collect();
         drop(unknown);
@@ -172,8 +178,9 @@ impl Taken {
     ) -> Result<SnapshotInfo, EngineError> {
         let began = Instant::now();
         if let Some(writer) = self.writer.take() {
-            written(writer, shared.config.bounds.write).await?;
+            written(writer, shared).await?;
         }
+        fault::at!("engine::branch::writer_ended");
         drop(self.headroom.take());
         let manifest = &self.template.manifest;
         let flat = self.mode == BranchMode::Full;
@@ -197,6 +204,7 @@ impl Taken {
         };
         let draft = self.draft;
         let record = blocking(move || draft.publish(meta)).await??;
+        fault::at!("engine::branch::published");
         let mut info = record.info;
         info.diff_ms = self.changed.map(|(took, _)| millis(took));
         info.diff_logical_bytes = self.changed.map(|(_, bytes)| bytes).or(info.diff_logical_bytes);
@@ -259,6 +267,7 @@ async fn keep_top(
     let (store, id) = (shared.store.clone(), handle.id.clone());
     let kept = blocking(move || -> Result<_, EngineError> {
         let frozen = branched.settle()?;
+        fault::at!("engine::branch::tops_settled");
         let empty = branched.told.disks.first().is_none_or(|top| top.extents == 0);
         if empty {
             return Ok(frozen.remove().map(|()| None)?);
@@ -269,15 +278,16 @@ async fn keep_top(
 }
 
 /// Waits until the writer has ended, and says how.
-async fn written(mut status: pipe::Receiver, bound: Duration) -> Result<(), BranchError> {
+async fn written(mut status: pipe::Receiver, shared: &Shared) -> Result<(), BranchError> {
     let mut said = String::new();
     let mut reader = (&mut status).take(MAX_STATUS);
-    let read = tokio::time::timeout(bound, reader.read_to_string(&mut said)).await;
+    let read = tokio::time::timeout(shared.config.bounds.write, reader.read_to_string(&mut said)).await;
     match (read, serde_json::from_str(&said)) {
         (Ok(Ok(_)), Ok(WriterEnd::Written { .. })) => Ok(()),
-        (_, Ok(WriterEnd::Failed { errno })) => {
-            Err(BranchError::WriterFailed(std::io::Error::from_raw_os_error(errno)))
-        }
+        (_, Ok(WriterEnd::Failed { errno })) => match std::io::Error::from_raw_os_error(errno) {
+            full if is_full(&full) => Err(BranchError::WriterNoRoom(shared.store.room())),
+            other => Err(BranchError::WriterFailed(other)),
+        },
         _ => Err(BranchError::WriterKilled),
     }
 }

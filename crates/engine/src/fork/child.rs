@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::ChildError;
+use crate::fault;
 use crate::guest::{Guest, GuestError, Limits, SMALL_ANSWER};
 use crate::identity::new_identity;
 use crate::monitor::{Launcher, Monitor, MonitorError, RunDir};
@@ -76,6 +77,7 @@ async fn be_born(
         identified = identify(&request, &id, &guest) => identified,
     };
     drop(permit);
+    fault::at!("engine::fork::answered");
     match answered {
         Ok(told) => {
             timing.answered_us = micros(request.started);
@@ -122,9 +124,11 @@ async fn fail(id: SandboxId, monitor: Monitor, e: ChildError) -> Result<Born, Ch
 /// The part that blocks: a process, and the machine in it.
 fn launch(request: &Request, id: &SandboxId) -> Result<(Monitor, ForkTiming), MonitorError> {
     let monitor = request.launcher.start(id, request.memory_limit_mib)?;
+    fault::at!("engine::fork::monitor_started");
     let started_us = micros(request.started);
     match request.launcher.restore(&monitor, &request.snapshot) {
         Ok(()) => {
+            fault::at!("engine::fork::restored");
             Ok((monitor, ForkTiming { started_us, restored_us: micros(request.started), answered_us: 0 }))
         }
         Err(e) => {

@@ -25,6 +25,7 @@ pub use error::{ChildError, ForkError};
 use crate::branch::branch;
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, RequestError, in_range};
+use crate::fault;
 use crate::guest::GuestError;
 use crate::ids::unix_now;
 use crate::monitor::MonitorError;
@@ -177,6 +178,7 @@ async fn release(
 ) -> Result<Vec<SandboxInfo>, EngineError> {
     let written = store.clone();
     let writing = blocking(move || written.put_sandboxes(&rows)).await;
+    fault::at!("engine::fork::rows_written");
     let result = match writing {
         Ok(Ok(())) => commit(handles).await.map_err(EngineError::from),
         Ok(Err(e)) => Err(e.into()),
@@ -188,6 +190,7 @@ async fn release(
         blocking(move || ids.iter().try_for_each(|id| store.remove_sandbox(id))).await??;
     }
     result?;
+    fault::at!("engine::fork::released");
     Ok(handles.iter().map(|handle| handle.view.borrow().info.clone()).collect())
 }
 

@@ -10,6 +10,7 @@ use forkd_store::DraftFiles;
 use super::launch::Parcel;
 use super::process::{ask, snapshotted};
 use super::{Launcher, MonitorError, RunDir};
+use crate::fault;
 
 /// A machine that was written, or has a writer at work, and goes on.
 #[derive(Debug)]
@@ -37,6 +38,7 @@ impl Launcher {
         disk_bytes: u64,
     ) -> Result<Branched, MonitorError> {
         let files = dir.open_branch_files(disk_bytes)?;
+        fault::at!("engine::branch::files_made");
         let mut parcel = Parcel::default();
         parcel.add(FdRole::StateOut, draft.state.as_fd());
         parcel.add(FdRole::MemoryOut, draft.memory.as_fd());
@@ -53,7 +55,7 @@ impl Launcher {
             parcel.add(FdRole::WriterStatus, status.as_fd());
         }
         let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: true, memory });
-        match snapshotted(ask(dir, &request, &parcel.fds, self.bounds().write)) {
+        match snapshotted(ask(dir, &request, &parcel.fds, self.bounds().write), self.store()) {
             // The sending end is the writer's alone from here on: its end is the end of the pipe.
             Ok(told) => {
                 Ok(Branched { told, dir: dir.clone(), writer: pipe.map(|(reader, _)| OwnedFd::from(reader)) })

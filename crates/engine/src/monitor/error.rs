@@ -8,7 +8,7 @@ use forkd_host::cgroup::CgroupError;
 use forkd_host::process::ProcessError;
 use forkd_protocol::control::{ControlError, ControlVersion, Refusal, RefusalClass};
 use forkd_protocol::error::ErrorClass;
-use forkd_store::StoreError;
+use forkd_store::{Room, StoreError};
 
 use crate::error::{NO_SPACE, is_full, store_code};
 
@@ -70,8 +70,8 @@ pub enum MonitorError {
     #[error("the machine cannot be built: {}", .0.message)]
     Unbuildable(Refusal),
     /// The disk has no room for the machine that it was to write.
-    #[error("the machine could not be written: {}", .0.message)]
-    NoRoom(Refusal),
+    #[error("the machine could not be written: {}: {}; free some and try again", .0.message, .1)]
+    NoRoom(Refusal, Room),
     /// It refused; its machine is as before.
     #[error("the monitor refused: {}", .0.message)]
     Refused(Refusal),
@@ -96,7 +96,7 @@ impl MonitorError {
                 ErrorClass::HostUnfit
             }
             Self::Unbuildable(_) => ErrorClass::Caller,
-            Self::NoRoom(_) => ErrorClass::Exhausted,
+            Self::NoRoom(..) => ErrorClass::Exhausted,
             Self::File { source, .. } | Self::Process(ProcessError::Open { source, .. }) => {
                 class_of_io(source)
             }
@@ -119,7 +119,7 @@ impl MonitorError {
     /// What happened, for the machine, where the class does not say it.
     pub fn code(&self) -> Option<&'static str> {
         match self {
-            Self::NoRoom(_) => Some(NO_SPACE),
+            Self::NoRoom(..) => Some(NO_SPACE),
             Self::Start { source, .. }
             | Self::File { source, .. }
             | Self::Cgroup(CgroupError::Io { source, .. }) => is_full(source).then_some(NO_SPACE),
@@ -157,7 +157,9 @@ mod tests {
     #[test]
     fn a_full_disk_is_said_wherever_it_shows() {
         let full = || MonitorError::file("create", Path::new("/x/disk"), rustix::io::Errno::NOSPC);
-        let store = || StoreError::Full { path: "/x".into(), source: ErrorKind::StorageFull.into() };
+        let store = || StoreError::full("/x".into(), ErrorKind::StorageFull.into());
+        let folder = tempfile::tempdir().unwrap();
+        let room = forkd_store::Store::open(folder.path()).unwrap().room();
         let refusal = Refusal { class: RefusalClass::Exhausted, message: "no room".to_owned() };
         let child = |e: MonitorError| {
             let failed = vec![("sb-1".parse().unwrap(), ChildError::Monitor(e))];
@@ -166,7 +168,7 @@ mod tests {
         let errors = [
             EngineError::Monitor(full()),
             EngineError::Monitor(store().into()),
-            EngineError::Monitor(MonitorError::NoRoom(refusal)),
+            EngineError::Monitor(MonitorError::NoRoom(refusal, room)),
             EngineError::Store(store()),
             child(full()),
             child(store().into()),

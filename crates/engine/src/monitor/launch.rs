@@ -25,6 +25,7 @@ use super::process::Monitor;
 use super::rundir::{RunDir, RunFiles};
 use super::{MonitorError, process};
 use crate::config::{Bounds, EngineConfig};
+use crate::fault;
 
 /// Everything that starting a monitor takes, opened once.
 #[derive(Debug)]
@@ -69,6 +70,10 @@ impl Launcher {
         let (understood, pool, refill) = (Mutex::default(), Pool::new(config.waiting), Arc::default());
         let cgroups = Cgroups::detect();
         Ok(Self { store, cgroups, program, proc_dir, bounds, understood, pool, refill })
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
     }
 
     pub(super) fn bounds(&self) -> &Bounds {
@@ -203,7 +208,7 @@ impl Launcher {
         parcel.add(FdRole::DiskExtentsOut { disk: 0 }, draft.disk_extents.as_fd());
         let memory = MemoryMode::Flat;
         let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: false, memory });
-        process::snapshotted(monitor.call(&request, &parcel.fds, self.bounds.write))
+        process::snapshotted(monitor.call(&request, &parcel.fds, self.bounds.write), &self.store)
     }
 
     /// Asks a monitor for its version where its program was replaced since one was asked.
@@ -228,6 +233,7 @@ impl Launcher {
     /// Starts a process in a run folder of its own; blocks.
     fn launch(&self, id: &SandboxId) -> Result<Monitor, MonitorError> {
         let dir = RunDir::new(self.store.create_run_dir(id)?);
+        fault::at!("engine::launch::folder_made");
         let process = match self.spawn(&dir) {
             Ok(process) => process,
             Err(e) => {
@@ -235,6 +241,7 @@ impl Launcher {
                 return Err(e);
             }
         };
+        fault::at!("engine::launch::spawned");
         let monitor = Monitor::new(id.clone(), process, self.store.clone(), self.bounds.end);
         match monitor.dir().note_process(monitor.process()) {
             Ok(()) => Ok(monitor),

@@ -247,14 +247,17 @@ pub(super) fn ask(
     }
 }
 
-/// What was written of a machine, where that was asked.
-pub(super) fn snapshotted(answer: Result<Reply, MonitorError>) -> Result<Snapshotted, MonitorError> {
+/// What was written of a machine, where that was asked, into files of this store.
+pub(super) fn snapshotted(
+    answer: Result<Reply, MonitorError>,
+    store: &Store,
+) -> Result<Snapshotted, MonitorError> {
     match answer {
         Ok(Reply::Snapshotted(told)) => Ok(told),
         Ok(_) => Err(MonitorError::WrongAnswer),
         // All that writing takes is room for the files.
         Err(MonitorError::Refused(refusal)) if refusal.class == RefusalClass::Exhausted => {
-            Err(MonitorError::NoRoom(refusal))
+            Err(MonitorError::NoRoom(refusal, store.room()))
         }
         Err(e) => Err(e),
     }

@@ -9,6 +9,7 @@ use forkd_host::process::{self, Process};
 
 use super::MonitorError;
 use super::branch::FrozenTop;
+use crate::fault;
 use crate::ids::MAX_ID_LEN;
 
 /// Longest path of a Unix socket (`sun_path`, with its closing zero).
@@ -132,6 +133,7 @@ impl RunDir {
             fs::rename(&from, &to).map_err(|e| MonitorError::file("move", &from, e))
         };
         rename(self.top(), self.frozen_top())?;
+        fault::at!("engine::branch::top_moved");
         rename(self.new_top(), self.top())?;
         Ok(FrozenTop { data: self.frozen_top(), table: self.frozen_table() })
     }

@@ -23,6 +23,7 @@ use parent::Parent;
 
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, RequestError, in_range};
+use crate::fault;
 use crate::monitor::{Launcher, Monitor};
 
 /// A request whose names and numbers are fine.
@@ -50,8 +51,10 @@ pub(crate) async fn create(
     };
     let (store, tag) = (shared.store.clone(), plan.tag.clone());
     let draft = blocking(move || store.begin_snapshot(&tag)).await??;
+    fault::at!("engine::snapshot::reserved");
     tell(format!("booting {} with {} vCPU and {} MiB", plan.image, plan.vcpus, plan.memory_mib));
     let parent = Parent::boot(shared, &plan).await?;
+    fault::at!("engine::snapshot::booted");
     let warmed = match parent.prepare(&plan, shared, &tell).await {
         Ok(warmed) => warmed,
         Err(e) => {
@@ -59,9 +62,11 @@ pub(crate) async fn create(
             return Err(e);
         }
     };
+    fault::at!("engine::snapshot::frozen");
     tell("writing".to_owned());
     let Parent { monitor, image, kernel, .. } = parent;
     let (draft, written) = write(shared, draft, monitor).await?;
+    fault::at!("engine::snapshot::parent_removed");
     tell(format!("{} MiB of memory are stored; publishing", written.memory.bytes >> 20));
     let meta = SnapshotMeta {
         image,
@@ -82,6 +87,7 @@ pub(crate) async fn create(
         below: None,
     };
     let info = blocking(move || draft.publish(meta)).await??.info;
+    fault::at!("engine::snapshot::published");
     info!(tag = %plan.tag, timing = ?info.timing, "snapshot published");
     tell(format!("{} is ready", plan.tag));
     Ok(info)
@@ -125,9 +131,12 @@ fn write_and_end(
     monitor: &Monitor,
 ) -> Result<Snapshotted, EngineError> {
     let written = launcher.snapshot(monitor, draft.outputs())?;
+    fault::at!("engine::snapshot::written");
     // Ended first: then nobody can write to the top any more.
     monitor.end()?;
+    fault::at!("engine::snapshot::parent_ended");
     draft.adopt_disk_top(&monitor.dir().top())?;
+    fault::at!("engine::snapshot::disk_moved");
     Ok(written)
 }
 

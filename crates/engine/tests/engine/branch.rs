@@ -110,17 +110,35 @@ async fn a_failure_that_nobody_waited_for_is_listed_until_its_tag_is_removed() {
     assert_eq!(engine.snapshot(tag).await.unwrap_err().class(), ErrorClass::NotFound);
 }
 
-#[tokio::test]
-async fn many_at_once_are_right_or_refused_by_the_cap() {
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_at_once_are_right_or_refused_by_the_cap() {
     let house = House::new();
-    let (engine, _, id) = source(&house).await;
+    let (engine, source, id) = source(&house).await;
     let tags: Vec<String> = (0..10).map(|n| format!("b{n}")).collect();
-    let all = join_all(tags.iter().map(|tag| engine.branch(&id, asked(tag, BranchMode::Live)))).await;
-    let made = all.iter().filter(|made| made.is_ok()).count();
-    for refused in all.iter().filter_map(|made| made.as_ref().err()) {
-        assert_eq!(refused.code(), "branch_limit");
+    let modes = [BranchMode::Live, BranchMode::Diff, BranchMode::Full];
+    let asking =
+        tags.iter().zip(modes.iter().cycle()).map(|(tag, mode)| engine.branch(&id, asked(tag, *mode)));
+    let all = join_all(asking).await;
+    let mut made = 0;
+    for (tag, answer) in tags.iter().zip(all) {
+        match answer {
+            Ok(info) => {
+                assert_eq!((&info.tag, info.branched_from.as_ref()), (tag, Some(&source.id)));
+                let child = CreateSandboxes { snapshot_tag: tag.clone(), ..children(1) };
+                let child = engine.fork(child).await.unwrap().remove(0);
+                assert_eq!(said(&engine, &child.id.parse().unwrap(), "frozen").await, "false");
+                made += 1;
+            }
+            Err(refused) => assert_eq!(refused.code(), "branch_limit"),
+        }
     }
+    let report = engine.store().verify(None, false).unwrap();
+    assert!(report.damage.is_empty(), "{report:?}");
     assert!(made >= 1 && engine.snapshots().await.unwrap().len() == made + 1);
+    assert_eq!(engine.sandbox(&id).unwrap().branch_count, made as u64);
+    assert_eq!(said(&engine, &id, "frozen").await, "false");
+    // A child tells of its hot pages beside all this.
+    eventually(|| names(&house.root().join("staging")).is_empty()).await;
 }
 
 #[tokio::test]

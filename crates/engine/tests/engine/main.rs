@@ -8,6 +8,7 @@ mod branch;
 mod fork;
 mod guest;
 mod pool;
+mod room;
 mod snapshot;
 #[path = "../support/mod.rs"]
 mod support;

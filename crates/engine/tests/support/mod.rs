@@ -15,7 +15,22 @@ use forkd_protocol::rest::{
 use tokio::sync::mpsc;
 
 pub struct House {
-    pub folder: tempfile::TempDir,
+    pub folder: Folder,
+}
+
+/// Where a house stands: its own, or one of another process.
+pub enum Folder {
+    Own(tempfile::TempDir),
+    Given(PathBuf),
+}
+
+impl Folder {
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Own(folder) => folder.path(),
+            Self::Given(path) => path,
+        }
+    }
 }
 
 /// Short enough for tests of what is late, long enough for a busy computer.
@@ -34,11 +49,25 @@ pub fn bounds() -> Bounds {
 
 impl House {
     pub fn new() -> Self {
-        let house = Self { folder: tempfile::tempdir().unwrap() };
+        Self::built(Folder::Own(tempfile::tempdir().unwrap()))
+    }
+
+    /// One on a file system of the caller's.
+    pub fn on(folder: &Path) -> Self {
+        Self::built(Folder::Given(folder.to_owned()))
+    }
+
+    fn built(folder: Folder) -> Self {
+        let house = Self { folder };
         fs::create_dir_all(house.libexec().join("moods")).unwrap();
         std::os::unix::fs::symlink(fake(), house.libexec().join("forkd-vmm")).unwrap();
         fs::write(house.libexec().join("forkd-agent"), "an agent").unwrap();
         house
+    }
+
+    /// One that stands already.
+    pub fn at(folder: &Path) -> Self {
+        Self { folder: Folder::Given(folder.to_owned()) }
     }
 
     pub fn libexec(&self) -> PathBuf {

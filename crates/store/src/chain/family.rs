@@ -9,6 +9,7 @@ use super::view;
 use crate::content::forget;
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::manifest::LayerRef;
 use crate::records::SnapshotRecord;
 use crate::store::Store;
@@ -88,9 +89,11 @@ impl Store {
             }
             forget(t)
         })?;
+        fault::at!("store::remove::forgotten");
         for record in &doomed {
             self.shared.open.forget(&record.id);
             disk::remove_folder(&self.snapshot_folder(&record.id))?;
+            fault::at!("store::remove::folder_removed");
         }
         self.drop_content(content)?;
         Ok(doomed.into_iter().map(|record| record.info.tag.clone()).collect())

@@ -9,6 +9,7 @@ use forkd_protocol::rest::{GarbageItem, GarbageReport};
 use crate::content::Content;
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::store::Store;
 
 impl Store {
@@ -33,6 +34,7 @@ impl Store {
                 add(&mut report, "snapshot", &id, folder_bytes(&folder));
                 if !dry_run {
                     disk::remove_folder(&folder)?;
+                    fault::at!("store::gc::folder_removed");
                 }
             }
         }

@@ -11,6 +11,7 @@ use super::take;
 use crate::content::Content;
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::layers::LayerBounds;
 use crate::manifest::{LayerRef, Manifest};
 use crate::store::Store;
@@ -62,6 +63,7 @@ impl Store {
         let (new, new_table) = (staging.path().join("layer"), staging.path().join("layer.extents"));
         let bounds = LayerBounds { file_bytes: disk_bytes, data_bytes: disk_bytes };
         let layer = take((data, table), (&new, &new_table), bounds, None)?;
+        fault::at!("store::top::taken");
         disk::seal(&new_table)?;
         disk::seal(&new)?;
         let text =
@@ -69,6 +71,7 @@ impl Store {
         let guard = self.content_lock();
         self.place_layer(&layer.hash, &new, &new_table)?;
         disk::sync_folder(&self.folder("layers"))?;
+        fault::at!("store::top::placed");
         let db = &self.shared.db;
         let pinned = db.commit(|t| pin_top(t, sandbox, &layer.hash, &text).map_err(|e| db.failed(e)));
         if !matches!(pinned, Ok(true)) {
@@ -78,7 +81,9 @@ impl Store {
         if !pinned? {
             return Err(StoreError::NotFound { kind: "sandbox", name: sandbox.to_string() });
         }
+        fault::at!("store::top::pinned");
         disk::remove_file(data)?;
+        fault::at!("store::top::data_removed");
         disk::remove_file(table)?;
         Ok(layer)
     }
@@ -97,6 +102,7 @@ impl Store {
             return Ok(());
         }
         disk::rename(table, &table_home)?;
+        fault::at!("store::layer::table_placed");
         disk::rename(data, &home)
     }
 }

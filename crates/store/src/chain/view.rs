@@ -16,6 +16,7 @@ use super::{LayerWriter, Stack};
 use crate::disk;
 use crate::error::StoreError;
 use crate::extents::{Extent, PAGE};
+use crate::fault;
 use crate::layers::{self, LayerBounds};
 use crate::manifest::LayerRef;
 use crate::records::SnapshotRecord;
@@ -58,6 +59,7 @@ pub(crate) fn link(layer: &LayerRef, from: Files<'_>, folder: &Path) -> Result<(
     for (from, name) in [(from.0, VIEW), (from.1, VIEW_EXTENTS)] {
         fs::hard_link(from, folder.join(name)).map_err(|e| StoreError::io("link", from, e))?;
         disk::seal(from)?;
+        fault::at!("store::view::linked");
     }
     write_check(folder, layer.clone())
 }
@@ -77,6 +79,7 @@ pub(crate) fn write(stack: &Stack, size_bytes: u64, folder: &Path) -> Result<(),
     let view = writer.finish(size_bytes)?;
     disk::seal(&data)?;
     disk::seal(&table)?;
+    fault::at!("store::view::written");
     write_check(folder, view)
 }
 
@@ -87,6 +90,7 @@ fn write_check(folder: &Path, view: LayerRef) -> Result<(), StoreError> {
     disk::remove_file(&aside)?;
     fs::write(&aside, text).map_err(|e| StoreError::io("write", &aside, e))?;
     disk::seal(&aside)?;
+    fault::at!("store::view::check_written");
     disk::rename(&aside, &path)?;
     disk::sync_folder(folder)
 }
@@ -179,9 +183,10 @@ impl Store {
         if !folder.exists() {
             return Err(StoreError::NotFound { kind: "snapshot", name: record.info.tag.clone() });
         }
-        disk::remove_file(&folder.join(VIEW_CHECK))?;
+        // What the old check says of the new files is true, too, unless the old ones were damaged.
         for name in [VIEW, VIEW_EXTENTS, VIEW_CHECK] {
             disk::rename(&staging.path().join(name), &folder.join(name))?;
+            fault::at!("store::view::replaced");
         }
         disk::sync_folder(&folder)?;
         self.shared.open.forget(&record.id);

@@ -10,6 +10,7 @@ use crate::chain::{LayerWriter, Stack, page_runs};
 use crate::disk;
 use crate::error::StoreError;
 use crate::extents::PAGE;
+use crate::fault;
 use crate::layers::is_zero;
 use crate::manifest::{LayerRef, Manifest};
 use crate::records::SnapshotRecord;
@@ -35,6 +36,7 @@ impl Store {
         let source = self.open_snapshot(from)?;
         let draft = self.begin_snapshot(to)?;
         let examined = draft.flatten(&source.record)?;
+        fault::at!("store::compact::flattened");
         draft.commit(&examined)
     }
 }

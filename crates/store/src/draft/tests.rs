@@ -7,6 +7,7 @@ use std::sync::Barrier;
 use forkd_protocol::control::{CpuModel, DiskPart, FdRole};
 use forkd_protocol::error::ErrorClass;
 use forkd_protocol::rest::SnapshotTiming;
+use forkd_testkit::room::SmallDisk;
 
 use super::*;
 use crate::chain::Removal;
@@ -278,30 +279,10 @@ fn a_disk_that_nothing_was_written_to_is_no_layer() {
     assert_eq!(store.open_snapshot(&tag("t")).unwrap().files.len(), 3);
 }
 
-/// A file system of 8 MiB, unmounted when dropped.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn mount() -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let options = c"size=8m";
-        let flags = rustix::mount::MountFlags::empty();
-        let mounted = rustix::mount::mount("tmpfs", folder.path(), "tmpfs", flags, Some(options));
-        let mounted = mounted.map_err(|e| format!("a small tmpfs cannot be mounted: {e}"));
-        forkd_testkit::guard::met("root", mounted).then(|| Self(folder))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
-    }
-}
-
 #[test]
 fn a_full_disk_is_said_leaves_nothing_and_works_again_once_there_is_room() {
-    let Some(disk) = SmallDisk::mount() else { return };
-    let root = disk.0.path().join("store");
+    let Some(disk) = SmallDisk::mount(8) else { return };
+    let root = disk.path().join("store");
     let store = Store::open(&root).unwrap();
     let small = image(&store);
     let before = tree(&root);
@@ -318,11 +299,7 @@ fn a_full_disk_is_said_leaves_nothing_and_works_again_once_there_is_room() {
 
     // Full at the moment of publishing: the manifest and the row have no room.
     let draft = written(&store, "t", 1);
-    let ballast = File::create(disk.0.path().join("ballast")).unwrap();
-    let mut at = 0;
-    while ballast.write_all_at(&[1; 4096], at).is_ok() {
-        at += 4096;
-    }
+    let ballast = disk.fill_but(0).unwrap();
     let error = draft.publish(meta(&small)).unwrap_err();
     assert_eq!(error.class(), ErrorClass::Exhausted, "{error:?}");
     assert_eq!(tree(&root), before);
@@ -330,7 +307,7 @@ fn a_full_disk_is_said_leaves_nothing_and_works_again_once_there_is_room() {
     // Removing still works, and makes room itself.
     store.remove_image(&"py".parse().unwrap()).unwrap();
     assert!(tree(&root).is_empty());
-    ballast.set_len(0).unwrap();
+    drop(ballast);
     let small = image(&store);
     written(&store, "t", 1).publish(meta(&small)).unwrap();
     store.verify_snapshot(&tag("t")).unwrap();

@@ -10,14 +10,19 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use forkd_memory::extents::{Extent, read_table};
 use forkd_protocol::control::{
     Boot, Connection, CpuModel, DiskPart, FdRole, LayerStats, MemoryMode, Refusal, Reply, Request, Restore,
     Snapshot, Snapshotted, WriterEnd,
 };
 use forkd_testkit::tiny;
 
-/// Generous: on a host that interprets guests everything is slow.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Generous: on a host that interprets guests everything is slow. Large guests take as long as the disk does.
+fn patience() -> Duration {
+    let soaking = std::env::var_os("FORKD_SOAK").is_some_and(|soak| soak == "1");
+    Duration::from_secs(if soaking { 3600 } else { 120 })
+}
+
 const DISK_BYTES: u64 = 1 << 20;
 
 pub(crate) struct Monitor {
@@ -47,7 +52,7 @@ impl Monitor {
             .spawn()
             .unwrap();
         let control = Connection::new(UnixStream::connect(&path).unwrap());
-        control.set_timeout(Some(PATIENCE)).unwrap();
+        control.set_timeout(Some(patience())).unwrap();
         let (console, _) = UnixStream::pair().unwrap();
         Self { control, console, last_words: dir.path().join("last-words"), child, dir }
     }
@@ -122,16 +127,21 @@ impl Monitor {
         self.begin(true, MemoryMode::Live, None).unwrap()
     }
 
-    /// A live branch whose state cannot be written.
-    pub(crate) fn write_state_to(&mut self, state: BorrowedFd<'_>) -> Refusal {
-        self.begin(true, MemoryMode::Live, Some(state)).err().unwrap()
+    /// A branch one output of which goes elsewhere.
+    pub(crate) fn branch_into(
+        &mut self,
+        memory: MemoryMode,
+        role: FdRole,
+        fd: BorrowedFd<'_>,
+    ) -> Result<(Saved, PipeReader), Refusal> {
+        self.begin(true, memory, Some((role, fd)))
     }
 
     fn begin(
         &mut self,
         resume: bool,
         memory: MemoryMode,
-        state_instead: Option<BorrowedFd<'_>>,
+        instead: Option<(FdRole, BorrowedFd<'_>)>,
     ) -> Result<(Saved, PipeReader), Refusal> {
         let file = || tempfile::tempfile().unwrap();
         let mut saved = Saved {
@@ -149,7 +159,7 @@ impl Monitor {
         let new_top = disk();
         let (told, status) = std::io::pipe().unwrap();
         let mut outputs = vec![
-            (FdRole::StateOut, state_instead.unwrap_or(saved.state.as_fd())),
+            (FdRole::StateOut, saved.state.as_fd()),
             (FdRole::MemoryOut, saved.memory.as_fd()),
             (FdRole::MemoryExtentsOut, saved.memory_extents.as_fd()),
             (FdRole::DiskExtentsOut { disk: 0 }, saved.disk_extents.as_fd()),
@@ -159,6 +169,9 @@ impl Monitor {
         }
         if memory == MemoryMode::Live {
             outputs.push((FdRole::WriterStatus, status.as_fd()));
+        }
+        for (role, fd) in &mut outputs {
+            *fd = instead.filter(|(other, _)| other == role).map_or(*fd, |(_, other)| other);
         }
         let (roles, fds): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();
         let reply = self.control.call(&Request::Snapshot(Snapshot { roles, resume, memory }), &fds).unwrap();
@@ -172,13 +185,42 @@ impl Monitor {
 
     /// Restores a branch: its own pages over those of `base`.
     pub(crate) fn restore_over(&mut self, base: &Saved, branch: &Saved) -> Result<(), Refusal> {
-        let mut files = self.usual_files();
-        files.push((FdRole::State, copy(&branch.state).into()));
-        files.push((FdRole::MemoryBase, base.memory.try_clone().unwrap().into()));
-        files.push((FdRole::MemoryUpper, branch.memory.try_clone().unwrap().into()));
-        files.push((FdRole::MemoryUpperExtents, copy(&branch.memory_extents).into()));
-        let (roles, fds): (Vec<_>, Vec<_>) = files.into_iter().unzip();
-        self.ask(Request::Restore(Restore { roles, run: true, generation: [8; 16] }), &fds)
+        self.restore_layers(&branch.state, &base.memory, Some((&branch.memory, &branch.memory_extents)), true)
+    }
+
+    /// Restores a base and the one file of pages that lies over it.
+    pub(crate) fn restore_layers(
+        &mut self,
+        state: &File,
+        base: &File,
+        upper: Option<(&File, &File)>,
+        run: bool,
+    ) -> Result<(), Refusal> {
+        let mut saved =
+            vec![(FdRole::State, copy(state).into()), (FdRole::MemoryBase, base.try_clone().unwrap().into())];
+        if let Some((data, table)) = upper {
+            saved.push((FdRole::MemoryUpper, data.try_clone().unwrap().into()));
+            saved.push((FdRole::MemoryUpperExtents, copy(table).into()));
+        }
+        self.restore_with(saved, run)
+    }
+
+    /// Processes that the monitor started and that are still there, dead ones among them.
+    pub(crate) fn offspring(&self) -> Vec<u32> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let lists = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+        lists
+            .flat_map(|list| list.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .collect()
+    }
+
+    /// Waits until no writer is left, not even a dead one.
+    pub(crate) fn without_writers(&self) {
+        let began = std::time::Instant::now();
+        while !self.offspring().is_empty() {
+            assert!(began.elapsed() < patience(), "a writer is still there");
+            std::thread::yield_now();
+        }
     }
 
     pub(crate) fn ask(&mut self, request: Request, fds: &[OwnedFd]) -> Result<(), Refusal> {
@@ -220,7 +262,7 @@ impl Monitor {
 
     fn usual_files(&mut self) -> Vec<(FdRole, OwnedFd)> {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(patience())).unwrap();
         self.console = ours;
         let vsock = UnixListener::bind(self.dir.path().join(format!("vsock-{}", rand_name()))).unwrap();
         let part = |part| FdRole::Disk { disk: 0, part };
@@ -238,16 +280,20 @@ impl Monitor {
 
 impl Saved {
     /// Waits for the writer.
-    pub(crate) fn finish(mut self, mut told: PipeReader) -> Self {
-        let mut line = String::new();
-        told.read_to_string(&mut line).unwrap();
-        match serde_json::from_str(&line).unwrap() {
+    pub(crate) fn finish(mut self, told: PipeReader) -> Self {
+        match writer_end(told).unwrap() {
             WriterEnd::Written { extents, pages } => {
                 self.stats.memory = LayerStats { extents, bytes: pages * 4096 };
             }
             failed @ WriterEnd::Failed { .. } => panic!("the writer: {failed:?}"),
         }
         self
+    }
+
+    /// The pages that it lists itself, where it is a branch.
+    pub(crate) fn own_pages(&self) -> Vec<Extent> {
+        let pages = self.memory.metadata().unwrap().len() / 4096;
+        read_table(&mut copy(&self.memory_extents), pages).unwrap()
     }
 }
 
@@ -256,6 +302,13 @@ impl Drop for Monitor {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Waits for a writer; none where it says nothing.
+pub(crate) fn writer_end(mut told: PipeReader) -> Option<WriterEnd> {
+    let mut line = String::new();
+    told.read_to_string(&mut line).unwrap();
+    serde_json::from_str(&line).ok()
 }
 
 /// A new file with the same content, read from its beginning.

@@ -1,21 +1,27 @@
 //! Guests of a few instructions that are written out while they run on.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod every_page;
+mod processors;
+mod random;
+mod writer;
 
-use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-use common::{Monitor, Saved, copy};
-use forkd_memory::extents::read_table;
+use common::{Monitor, Saved};
 use forkd_protocol::control::{MemoryMode, Phase, RefusalClass};
 use forkd_testkit::{guard, tiny};
 
-/// Live branches of one source; 200 of them in the long run.
-const ROUNDS: usize = 20;
-
+/// Live branches of one source.
 fn rounds() -> usize {
-    if std::env::var_os("FORKD_SOAK").is_some() { 200 } else { ROUNDS }
+    if soaking() { 200 } else { 20 }
+}
+
+/// Whether the large counts are asked for.
+fn soaking() -> bool {
+    std::env::var_os("FORKD_SOAK").is_some_and(|soak| soak == "1")
 }
 
 /// A running child of a guest that writes without end, and what lies below it.
@@ -31,8 +37,7 @@ fn source() -> (Saved, Monitor) {
 
 /// The numbers that the guest's pages hold in a branch.
 fn wave(base: &Saved, branch: &Saved) -> Vec<u64> {
-    let pages = branch.memory.metadata().unwrap().len() / 4096;
-    let table = read_table(&mut copy(&branch.memory_extents), pages).unwrap();
+    let table = branch.own_pages();
     let number = |page: u64| {
         let own = table.iter().any(|e| (e.first_page..e.end()).contains(&page));
         let mut bytes = [0; 8];
@@ -124,16 +129,4 @@ fn a_machine_that_booted_has_no_changes_to_write() {
         assert_eq!(parent.branch(mode).err().unwrap().class, RefusalClass::Caller);
     }
     assert_eq!(parent.status().phase, Phase::Running);
-}
-
-#[test]
-fn a_source_that_cannot_be_written_runs_on() {
-    if !guard::kvm() {
-        return;
-    }
-    let (_, mut source) = source();
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    assert_eq!(source.write_state_to(full.as_fd()).class, RefusalClass::Exhausted);
-    assert_eq!(source.status().phase, Phase::Running);
-    source.branch(MemoryMode::Live).unwrap();
 }
