@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use common::{Monitor, Saved, copy};
 use forkd_memory::extents::read_table;
-use forkd_protocol::control::{MemoryMode, Phase, RefusalClass};
+use forkd_protocol::control::{MemoryMode, Phase, RefusalClass, Request};
 use forkd_testkit::{guard, tiny};
 
 /// Live branches of one source; 200 of them in the long run.
@@ -136,4 +136,25 @@ fn a_source_that_cannot_be_written_runs_on() {
     assert_eq!(source.write_state_to(full.as_fd()).class, RefusalClass::Exhausted);
     assert_eq!(source.status().phase, Phase::Running);
     source.branch(MemoryMode::Live).unwrap();
+}
+
+#[test]
+fn one_that_was_written_to_stand_still_can_go_on_with_its_disk_as_it_was() {
+    if !guard::kvm() {
+        return;
+    }
+    let (base, mut source) = source();
+    let tops = source.status().tops;
+    assert_eq!(tops.len(), 1);
+    let written = source.stand_still();
+    let paused = wave(&base, &written);
+    assert_one_instant(&paused);
+    assert_eq!((source.status().phase, source.status().tops), (Phase::Paused, tops.clone()));
+    source.ask(Request::Resume, &[]).unwrap();
+    let branch = source.branch(MemoryMode::Live).unwrap();
+    assert!(wave(&base, &branch)[0] >= paused[0]);
+    assert_ne!(source.status().tops, tops, "a branch puts an empty top in its place");
+    let mut continued = Monitor::start();
+    continued.restore_over(&base, &written).unwrap();
+    assert_eq!(continued.status().phase, Phase::Running);
 }

@@ -62,6 +62,7 @@ impl Monitor {
                 changed_pages: 0,
                 console_dropped: 0,
                 device_errors: 0,
+                tops: Vec::new(),
             })),
             Request::Boot(boot) => self.run(boot.roles, fds),
             Request::Restore(restore) => self.run(restore.roles, fds),
