@@ -8,7 +8,8 @@
 //!   kernels/<hash>/          vmlinuz, modules.cpio
 //!   initrd/<..>.cpio         derived: agent + modules
 //!   layers/<hash>            sparse pages of a memory or disk layer; <hash>.extents lists them
-//!   snapshots/<id>/          manifest.json, state; derived: hot, and where there is a chain view, view.extents, view.json
+//!   snapshots/<id>/          manifest.json, state; derived: hot, and where there is a chain view, view.extents, view.json;
+//!                            also what a paused sandbox is continued from, which its row names
 //!   run/<sandbox>/           sockets, console, private disk top
 //!   staging/<random>/        drafts; whatever is here when the store opens is garbage
 //! ```
@@ -33,6 +34,7 @@ mod layers;
 pub mod make;
 mod manifest;
 mod open;
+mod paused;
 mod records;
 mod sandboxes;
 mod snapshots;
@@ -42,7 +44,7 @@ mod store;
 mod testing;
 
 pub use chain::{Below, Removal, Template};
-pub use draft::{DraftFiles, SnapshotDraft};
+pub use draft::{DraftFiles, Floor, PauseDraft, SnapshotDraft};
 pub use error::StoreError;
 pub use images::ImageDraft;
 pub use kernels::KernelDraft;
