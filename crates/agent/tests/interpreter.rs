@@ -168,6 +168,29 @@ fn common_identity(id: &str, env: serde_json::Value) -> serde_json::Value {
 }
 
 #[test]
+fn paused_then_who_it_was() {
+    use base64::Engine as _;
+    let Some(agent) = Agent::with_cgroups() else { return };
+    let entropy = base64::engine::general_purpose::STANDARD.encode([7; 64]);
+    let continuation = json!({ "entropy_base64": entropy, "realtime_ns": 1 });
+    assert_eq!(agent.verb("identity", &common_identity("child", json!({}))).0, 200);
+    agent.eval("import random, forkd\nrandom.seed(1)\na = random.random()\nrandom.seed(1)\ncalls = []\nforkd.after_fork(lambda: calls.append(1))");
+    let (status, refusal) = agent.verb("continue", &continuation);
+    assert_eq!((status, refusal["code"].as_str()), (400, Some("bad_request")), "it runs: {refusal}");
+    assert_eq!(agent.verb("freeze", &json!({})).0, 200);
+    assert_eq!(agent.verb("continue", &json!({ "entropy_base64": "", "realtime_ns": 1 })).0, 400);
+    // Told twice, as where an answer got lost: nothing runs before it is thawed.
+    for _ in 0..2 {
+        let (status, answer) = agent.verb("continue", &continuation);
+        assert_eq!((status, answer), (200, json!({ "steps": [] })), "no machine of its own, so no steps");
+        assert_eq!(agent.health()["frozen"], true);
+    }
+    assert_eq!(agent.verb("thaw", &json!({})).0, 200);
+    assert_eq!(agent.eval("random.random() == a, calls")["result"], "(True, [])");
+    assert_eq!(agent.health()["identity"], "child");
+}
+
+#[test]
 fn frozen_then_someone_else() {
     let Some(agent) = Agent::with_cgroups() else { return };
     let file = tempfile::NamedTempFile::new().unwrap();

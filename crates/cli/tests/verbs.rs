@@ -46,6 +46,9 @@ impl Controller {
         let router = Router::new()
             .route("/v1/sandboxes", get(list).post(fork))
             .route("/v1/sandboxes/{id}", delete(kill))
+            .route("/v1/sandboxes/{id}/pause", post(|id| turned(id, "paused")))
+            .route("/v1/sandboxes/{id}/resume", post(|id| turned(id, "running")))
+            .route("/v1/sandboxes/{id}/branch", post(branch))
             .route("/v1/sandboxes/{id}/eval", post(eval))
             .route("/v1/sandboxes/{id}/exec", post(exec))
             .route("/v1/sandboxes/{id}/stats", get(stats))
@@ -53,6 +56,7 @@ impl Controller {
             .route("/v1/snapshots/{tag}", delete(remove))
             .route("/v1/snapshots/{tag}/info", get(detail))
             .route("/v1/snapshots/{tag}/compact", post(compact))
+            .route("/v1/snapshots/{tag}/refresh", post(refresh))
             .route("/v1/gc", post(gc))
             .route("/v1/verify", post(verify))
             .route("/v1/images", get(|| async { axum::Json(json!([image()])) }))
@@ -112,6 +116,34 @@ async fn fork(axum::Json(request): axum::Json<Value>) -> impl IntoResponse {
 async fn kill(State(seen): State<Shared>, Path(id): Path<String>) -> impl IntoResponse {
     seen.killed.lock().unwrap().push(id);
     StatusCode::NO_CONTENT
+}
+
+async fn turned(Path(id): Path<String>, state: &'static str) -> axum::response::Response {
+    if id == "sb-busy" {
+        let body = json!({ "error": "sandbox sb-busy is starting, not running", "code": "not_running" });
+        return (StatusCode::CONFLICT, axum::Json(body)).into_response();
+    }
+    let mut sandbox = sandbox(&id);
+    sandbox["state"] = json!(state);
+    axum::Json(sandbox).into_response()
+}
+
+async fn branch(Path(id): Path<String>, axum::Json(request): axum::Json<Value>) -> impl IntoResponse {
+    let mut made = made(request["tag"].as_str().unwrap(), 7);
+    made["branched_from"] = json!(id);
+    made["status"] = if request["wait"] == false { json!("writing") } else { json!("ready") };
+    (StatusCode::CREATED, axum::Json(made))
+}
+
+async fn refresh(
+    Path(tag): Path<String>,
+    headers: HeaderMap,
+    axum::Json(request): axum::Json<Value>,
+) -> impl IntoResponse {
+    assert_eq!(headers[header::ACCEPT], "text/event-stream");
+    let made = made(request["tag"].as_str().unwrap_or(&tag), 7);
+    let text = format!("event: progress\ndata: booting\n\nevent: done\ndata: {made}\n\n");
+    ([(header::CONTENT_TYPE, "text/event-stream")], text)
 }
 
 async fn eval(axum::Json(request): axum::Json<Value>) -> impl IntoResponse {
@@ -638,5 +670,43 @@ fn until(there: impl Fn() -> bool) {
     while !there() {
         assert!(began.elapsed() < Duration::from_secs(60), "it never came");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn sandboxes_are_paused_and_resumed_one_and_all() {
+    let controller = Controller::start();
+    let text = |out: &[u8]| String::from_utf8(out.to_vec()).unwrap();
+    let paused = controller.run(&["pause", "sb-1", "sb-busy", "sb-2"]);
+    assert_eq!(paused.status.code(), Some(4));
+    assert_eq!(text(&paused.stdout), "sb-1 is paused\nsb-2 is paused\n");
+    assert!(text(&paused.stderr).contains("sb-busy is starting"), "{}", text(&paused.stderr));
+    let resumed = controller.run(&["--json", "resume", "sb-1"]);
+    let infos: Value = serde_json::from_slice(&resumed.stdout).unwrap();
+    assert_eq!((infos[0]["id"].as_str(), infos[0]["state"].as_str()), (Some("sb-1"), Some("running")));
+    assert_eq!(controller.run(&["pause"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_snapshot_is_taken_of_a_sandbox_or_made_again() {
+    let controller = Controller::start();
+    let json = |args: &[&str]| -> Value {
+        let ran = controller.run(args);
+        assert!(ran.status.success(), "{args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+        serde_json::from_slice(&ran.stdout).unwrap()
+    };
+    let branch = json(&["--json", "snapshot", "--from-sandbox", "sb-1", "--tag", "b", "--no-wait"]);
+    assert_eq!((&branch["branched_from"], &branch["status"]), (&json!("sb-1"), &json!("writing")));
+    assert_eq!(json(&["--json", "snapshot", "refresh", "py"])["tag"], "py");
+    assert_eq!(json(&["--json", "snapshot", "refresh", "py", "--tag", "new"])["tag"], "new");
+    for wrong in [
+        &["snapshot", "--tag", "b"][..],
+        &["snapshot", "--image", "py"],
+        &["snapshot", "--image", "py", "--tag", "b", "--no-wait"],
+        &["snapshot", "--image", "py", "--from-sandbox", "sb-1", "--tag", "b"],
+        &["snapshot", "--from-sandbox", "sb-1", "--vcpus", "2"],
+        &["snapshot", "refresh"],
+    ] {
+        assert_eq!(controller.run(wrong).status.code(), Some(2), "{wrong:?}");
     }
 }

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::ApiError;
-use crate::routes::{agent, artifacts, chains, meta, sandboxes, snapshots};
+use crate::routes::{agent, artifacts, chains, meta, pause, sandboxes, snapshots};
 
 /// Longest JSON body: standard input of an exec travels in one.
 const MAX_JSON: usize = 16 << 20;
@@ -46,6 +46,7 @@ fn described() -> OpenApiRouter<Engine> {
         .routes(routes!(meta::metrics))
         .routes(routes!(snapshots::list, snapshots::create))
         .routes(routes!(snapshots::remove))
+        .routes(routes!(snapshots::refresh))
         .routes(routes!(chains::info))
         .routes(routes!(chains::compact))
         .routes(routes!(chains::gc))
@@ -53,6 +54,8 @@ fn described() -> OpenApiRouter<Engine> {
         .routes(routes!(sandboxes::list, sandboxes::create))
         .routes(routes!(sandboxes::get, sandboxes::kill))
         .routes(routes!(sandboxes::branch))
+        .routes(routes!(pause::pause))
+        .routes(routes!(pause::resume))
         .routes(routes!(sandboxes::exec))
         .routes(routes!(sandboxes::eval))
         .routes(routes!(sandboxes::ping))

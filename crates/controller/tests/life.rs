@@ -192,7 +192,7 @@ fn a_snapshot_is_described_flattened_checked_and_cleaned_up_after() {
     assert_eq!((sandbox.snapshot_id.as_ref(), listed[0].chain_depth), (Some(&listed[0].id), 1));
     let detail: SnapshotInfoDetail = controller.get("/v1/snapshots/t/info").json();
     assert_eq!((detail.id.as_str(), detail.chain_depth, detail.memory_layers.len()), (&*listed[0].id, 1, 1));
-    assert_eq!((detail.memory_logical_bytes, detail.agent_protocol), (128 << 20, 1));
+    assert_eq!((detail.memory_logical_bytes, detail.agent_protocol), (128 << 20, 2));
     assert!(detail.ancestors.is_empty() && detail.dependents.is_empty() && detail.vmstate_bytes > 0);
 
     let made = controller.post("/v1/snapshots/t/compact", r#"{"to":"flat"}"#);
@@ -219,4 +219,52 @@ fn a_snapshot_is_described_flattened_checked_and_cleaned_up_after() {
     let done: GarbageReport = controller.post("/v1/gc", "").json();
     assert_eq!((done.dry_run, done.items, layers.join("left").exists()), (false, said.items, false));
     assert_eq!(controller.delete("/v1/snapshots/t?force=true").status, 204);
+}
+
+#[test]
+fn a_sandbox_is_paused_resumed_and_removed_from_the_disk() {
+    let controller = ready();
+    let id = fork(&controller, 1).remove(0).id;
+    let path = |verb: &str| format!("/v1/sandboxes/{id}/{verb}");
+    assert_eq!(controller.post(&path("resume"), "").refused(409).code, "not_paused");
+    let paused: SandboxInfo = controller.post(&path("pause"), "").json();
+    assert_eq!((paused.id.as_str(), paused.state.as_str(), paused.pid), (id.as_str(), "paused", None));
+    assert_eq!(sandboxes(&controller), [paused]);
+    let metrics = String::from_utf8(controller.get("/metrics").body).unwrap();
+    assert!(metrics.contains("forkd_sandboxes_active 0\n"), "{metrics}");
+    for (verb, body) in [
+        ("exec", r#"{"args":["a"]}"#),
+        ("eval", r#"{"code":"1"}"#),
+        ("branch", "{}"),
+        ("ping", ""),
+        ("pause", ""),
+    ] {
+        let refused = controller.post(&path(verb), body).refused(409);
+        assert_eq!(refused.code, "not_running", "{verb}");
+        assert!(refused.error.contains(&format!("forkd resume {id}")), "{verb}: {refused:?}");
+    }
+    controller.get(&path("agent/files?path=/x")).refused(409);
+    assert_eq!(controller.get(&path("logs")).status, 200);
+    let resumed: SandboxInfo = controller.post(&path("resume"), "").json();
+    assert_eq!((resumed.state.as_str(), resumed.pid.is_some()), ("running", true));
+    let exec: ExecResponse = controller.post(&path("exec"), r#"{"args":["a"]}"#).json();
+    assert_eq!(exec.stdout, "a");
+    assert_eq!(controller.post(&path("pause"), "").status, 200);
+    assert_eq!(controller.delete(&format!("/v1/sandboxes/{id}")).status, 204);
+    controller.post(&path("resume"), "").refused(404);
+}
+
+#[test]
+fn a_snapshot_is_made_again_with_progress_as_events() {
+    let controller = ready();
+    let before: SnapshotInfoDetail = controller.get("/v1/snapshots/t/info").json();
+    let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
+    let answer = controller.send("POST", "/v1/snapshots/t/refresh", &headers, b"{}");
+    let text = String::from_utf8(answer.body).unwrap();
+    assert!(text.starts_with("event: progress\ndata: ") && text.contains("event: done\n"), "{text}");
+    let after: SnapshotInfoDetail = controller.get("/v1/snapshots/t/info").json();
+    assert_ne!(before.id, after.id);
+    let made = controller.post("/v1/snapshots/t/refresh", r#"{"tag":"u"}"#);
+    assert_eq!((made.status, made.json::<SnapshotInfo>().tag.as_str()), (201, "u"));
+    controller.post("/v1/snapshots/nope/refresh", "{}").refused(404);
 }

@@ -1,6 +1,7 @@
 //! Finding again what ran before this controller: adopted where it lives, removed where it does not.
 //!
-//! Three kinds of leftovers: a row whose monitor runs (adopted), a row whose monitor is gone (removed), and a
+//! Four kinds of leftovers: a row whose monitor runs (adopted; it and its workload go on, whatever a controller had
+//! stopped them for), a row whose monitor is gone (removed), a row that says `paused` (kept, without a monitor), and a
 //! run folder without a row (a fork or a parent that was in the middle of being made: its monitor is ended,
 //! the folder removed). A monitor is ours if it answers on the socket in our folder, or if the folder's or the
 //! row's pid still has the start time noted with it, in the same boot of the host. Nothing else is signalled.
@@ -10,19 +11,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forkd_host::process::{Process, boot_id};
+use forkd_protocol::control::Phase;
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{ForkTiming, SandboxInfo};
-use forkd_store::SandboxRow;
+use forkd_store::{Floor, SandboxRow, Template};
 use serde::{Deserialize, Serialize};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
-use crate::config::Bounds;
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, OpenError};
-use crate::guest::Guest;
 use crate::monitor::{Monitor, MonitorError, RunDir, stop_by_socket};
-use crate::sandbox::{Life, Task};
+use crate::sandbox::{Body, Life, Task};
 
 /// What a row keeps for us beside its own columns.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -31,11 +31,20 @@ struct Kept {
     /// Pids and start times of another boot of the host mean nothing.
     boot_id: String,
     timing: ForkTiming,
+    /// What one that was ever paused was forked from: its row names what it lies on now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<Origin>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Origin {
+    snapshot_id: String,
+    floor: Floor,
 }
 
 /// The row of a sandbox that is about to be released.
 pub(crate) fn row_of(info: &SandboxInfo, id: &SandboxId, process: &Process) -> SandboxRow {
-    let kept = Kept { boot_id: boot_id().unwrap_or_default(), timing: info.timing };
+    let kept = Kept { boot_id: boot_id().unwrap_or_default(), timing: info.timing, origin: None };
     SandboxRow {
         id: id.clone(),
         snapshot_tag: info.snapshot_tag.clone(),
@@ -51,15 +60,46 @@ pub(crate) fn row_of(info: &SandboxInfo, id: &SandboxId, process: &Process) -> S
     }
 }
 
+/// The row of a running sandbox once it is paused, and on how many layers lies what it has changed. The store adds
+/// what it is to be continued from.
+pub(crate) fn paused_row(row: SandboxRow, template: &Template) -> (SandboxRow, Floor) {
+    let kept = kept(&row);
+    let manifest = &template.manifest;
+    let origin = kept.origin.clone().unwrap_or_else(|| Origin {
+        snapshot_id: template.id.clone(),
+        floor: Floor { memory: manifest.memory.len(), disk: manifest.disk.len() },
+    });
+    let floor = origin.floor;
+    let info_json = serde_json::to_string(&Kept { origin: Some(origin), ..kept }).unwrap_or_default();
+    (SandboxRow { state: Life::Paused.name().to_owned(), info_json, ..row }, floor)
+}
+
+/// The row of a paused sandbox once it runs in this process (pid and start time).
+pub(crate) fn resumed_row(row: SandboxRow, (pid, start_ticks): (u32, u64)) -> SandboxRow {
+    let kept = Kept { boot_id: boot_id().unwrap_or_default(), ..kept(&row) };
+    SandboxRow {
+        state: Life::Running.name().to_owned(),
+        pid: Some(pid),
+        pid_start_ticks: Some(start_ticks),
+        info_json: serde_json::to_string(&kept).unwrap_or_default(),
+        ..row
+    }
+}
+
+fn is_paused(row: &SandboxRow) -> bool {
+    row.state == Life::Paused.name()
+}
+
 fn info_of(row: &SandboxRow) -> SandboxInfo {
+    let origin = kept(row).origin.map(|origin| origin.snapshot_id);
     SandboxInfo {
         id: row.id.to_string(),
         snapshot_tag: row.snapshot_tag.clone(),
-        snapshot_id: row.snapshot_id.clone(),
+        snapshot_id: origin.or_else(|| row.snapshot_id.clone()),
         netns: None,
         guest_addr: String::new(),
         created_at_unix: row.created_at_unix,
-        pid: row.pid,
+        pid: row.pid.filter(|_| !is_paused(row)),
         memory_limit_mib: row.memory_limit_mib,
         has_branched: row.branch_count > 0,
         last_branch_memory_path: None,
@@ -91,30 +131,50 @@ pub(crate) async fn adopt_all(shared: &Arc<Shared>) -> Result<(), EngineError> {
 
 async fn adopt(shared: &Arc<Shared>, row: SandboxRow) -> Result<(), EngineError> {
     let (looking, asked) = (Arc::clone(shared), row.clone());
-    let Some((monitor, life)) = blocking(move || look(&looking, &asked)).await?? else { return Ok(()) };
-    let watch = monitor.watch()?;
+    let (body, life) = if is_paused(&row) {
+        blocking(move || leave_paused(&looking, &asked)).await??;
+        (None, Life::Paused)
+    } else {
+        let Some(monitor) = blocking(move || look(&looking, &asked)).await?? else { return Ok(()) };
+        (Some(Body { watch: monitor.watch()?, monitor }), Life::Running)
+    };
     let (task, handle) = Task::new(shared.surroundings(), row.id.clone(), life, info_of(&row));
-    if handle.dir.has_branch_files() {
-        *handle.turns.disk.lock().await = Some("the controller ended meanwhile".to_owned());
+    shared.registry.insert(handle.clone());
+    tokio::spawn(task.live_on(body));
+    if life == Life::Running {
+        // A controller that was killed while it branched or paused this sandbox left its workload frozen. One that is
+        // not frozen does not notice.
+        let bounds = shared.config.bounds;
+        tokio::spawn(async move { handle.thaw(&bounds).await });
     }
-    let guest = Arc::clone(&handle.guest);
-    shared.registry.insert(handle);
-    tokio::spawn(task.live_on(monitor, watch));
-    tokio::spawn(thaw(guest, shared.config.bounds));
     info!(sandbox = %row.id, state = life.name(), "found again");
     Ok(())
 }
 
-/// A controller that was killed while it branched this sandbox left its workload frozen. One that is not frozen does
-/// not notice.
-async fn thaw(guest: Arc<Guest>, bounds: Bounds) {
-    if let Err(e) = guest.thaw(&bounds).await {
-        debug!(error = %chain(&e), "an adopted guest was not told to go on");
+/// A sandbox on the disk has no monitor: one that a controller was about to end, or to continue it with, is ended.
+/// Blocks.
+fn leave_paused(shared: &Shared, row: &SandboxRow) -> Result<(), EngineError> {
+    let bounds = shared.config.bounds;
+    let dir = RunDir::new(shared.store.run_dir(&row.id));
+    let cgroup = shared.launcher.cgroups().find(row.id.as_str());
+    let process = match dir.noted_process() {
+        None => process_of(row)?,
+        noted => noted,
+    };
+    if let Some(process) = process {
+        info!(sandbox = %row.id, "it is paused; its monitor is ended");
+        let mut monitor = Monitor::adopted(row.id.clone(), process, cgroup, shared.store.clone(), bounds.end);
+        return Ok(monitor.bury()?);
     }
+    stop_by_socket(&dir, bounds.control);
+    if let Some(leaf) = cgroup {
+        leaf.remove().map_err(MonitorError::from)?;
+    }
+    Ok(dir.keep_logs_only()?)
 }
 
 /// The monitor of a row where it is alive and well; otherwise nothing of it is left. Blocks.
-fn look(shared: &Shared, row: &SandboxRow) -> Result<Option<(Monitor, Life)>, EngineError> {
+fn look(shared: &Shared, row: &SandboxRow) -> Result<Option<Monitor>, EngineError> {
     let bounds = shared.config.bounds;
     let cgroup = shared.launcher.cgroups().find(row.id.as_str());
     let dir = RunDir::new(shared.store.run_dir(&row.id));
@@ -130,9 +190,15 @@ fn look(shared: &Shared, row: &SandboxRow) -> Result<Option<(Monitor, Life)>, En
         return Ok(None);
     };
     let monitor = Monitor::adopted(row.id.clone(), process, cgroup, shared.store.clone(), bounds.end);
-    let phase = monitor.status(bounds.control).map(|status| status.phase);
-    if let Ok(Some(life)) = phase.as_ref().map(|&phase| Life::of_phase(phase)) {
-        return Ok(Some((monitor, life)));
+    // It may still be writing what another controller asked of it.
+    let phase = monitor.status(bounds.write).map(|status| status.phase);
+    let phase = match phase {
+        // Stopped in order to be written, by a controller that did not come to an end.
+        Ok(Phase::Paused) => shared.launcher.run_on(&dir).map(|()| Phase::Running),
+        phase => phase,
+    };
+    if let Ok(Phase::Running) = phase {
+        return Ok(Some(monitor));
     }
     if let Err(e @ MonitorError::Version { .. }) = phase {
         // It runs well, for another forkd: nothing of it may be removed here.

@@ -11,6 +11,7 @@ use crate::branch::BranchError;
 use crate::fork::ForkError;
 use crate::guest::GuestError;
 use crate::monitor::MonitorError;
+use crate::pause::PauseError;
 use crate::sandbox::SandboxError;
 use crate::snapshot::SnapshotError;
 
@@ -38,6 +39,9 @@ pub enum EngineError {
     /// A sandbox could not be branched; it runs on.
     #[error(transparent)]
     Branch(#[from] BranchError),
+    /// A sandbox could not be paused, and runs on, or continued, and is paused still.
+    #[error(transparent)]
+    Pause(#[from] PauseError),
     /// A monitor refused or failed.
     #[error(transparent)]
     Monitor(#[from] MonitorError),
@@ -118,6 +122,7 @@ impl EngineError {
             Self::Fork(e) => e.class(),
             Self::Snapshot(e) => e.class(),
             Self::Branch(e) => e.class(),
+            Self::Pause(e) => e.class(),
             Self::Monitor(e) => e.class(),
             Self::Guest(e) => e.class(),
             Self::Broken => ErrorClass::Internal,
@@ -132,6 +137,7 @@ impl EngineError {
             Self::Fork(e) => e.code(),
             Self::Snapshot(e) => e.code(),
             Self::Branch(e) => e.code(),
+            Self::Pause(e) => e.code(),
             Self::Guest(e) => Some(e.code()),
             Self::Monitor(e) => e.code(),
             Self::Request(_) | Self::Open(_) | Self::Broken => None,

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use forkd_protocol::guest::Identity;
+use forkd_protocol::guest::{Continuation, Identity};
 use forkd_protocol::names::SandboxId;
 use rand::TryRngCore;
 use rand::rngs::OsRng;
@@ -19,18 +19,31 @@ const ENTROPY_BYTES: usize = 128;
 
 /// A new identity, with the host's clock as it is now: send it at once.
 pub(crate) fn new_identity(id: &SandboxId, env: &BTreeMap<String, String>) -> Result<Identity, EntropyError> {
-    let mut entropy = [0u8; ENTROPY_BYTES];
-    OsRng.try_fill_bytes(&mut entropy)?;
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok(Identity {
         id: id.to_string(),
         hostname: id.to_string(),
         machine_id: Uuid::new_v4().simple().to_string(),
         boot_id: Uuid::new_v4().to_string(),
-        entropy_base64: STANDARD.encode(entropy),
-        realtime_ns: u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX),
+        entropy_base64: entropy()?,
+        realtime_ns: realtime_ns(),
         env: env.clone(),
     })
+}
+
+/// What a sandbox that was paused lacks, with the host's clock as it is now: send it at once.
+pub(crate) fn new_continuation() -> Result<Continuation, EntropyError> {
+    Ok(Continuation { entropy_base64: entropy()?, realtime_ns: realtime_ns() })
+}
+
+fn entropy() -> Result<String, EntropyError> {
+    let mut entropy = [0u8; ENTROPY_BYTES];
+    OsRng.try_fill_bytes(&mut entropy)?;
+    Ok(STANDARD.encode(entropy))
+}
+
+fn realtime_ns() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

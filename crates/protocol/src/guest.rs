@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// Version of the guest protocol; controllers speak to agents of every released version.
-pub const GUEST_VERSION: u32 = 1;
+pub const GUEST_VERSION: u32 = 2;
+/// The first version in which a guest can be continued as who it was.
+pub const CONTINUE_VERSION: u32 = 2;
 /// vsock port of the agent.
 pub const AGENT_PORT: u32 = 49983;
 /// The guest's vsock context id; the same in every guest, since each has a vsock device of its own.
@@ -29,6 +31,9 @@ pub const PATH_FREEZE: &str = "/forkd/v1/freeze";
 pub const PATH_THAW: &str = "/forkd/v1/thaw";
 /// `POST` [`Identity`]: [`Identified`].
 pub const PATH_IDENTITY: &str = "/forkd/v1/identity";
+
+/// `POST` [`Continuation`]: [`Identified`]. From [`CONTINUE_VERSION`] on.
+pub const PATH_CONTINUE: &str = "/forkd/v1/continue";
 
 /// The agent is there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,6 +176,16 @@ pub struct Identity {
     /// Environment that every later process is given.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+}
+
+/// A restored guest goes on as who it was: nobody else did meanwhile. Carried out while the workload stands still, which
+/// it does until [`PATH_THAW`]; told twice before that, it is done twice, and no harm comes of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Continuation {
+    /// At least 64 bytes from the host's generator, base64.
+    pub entropy_base64: String,
+    /// Nanoseconds since the Unix epoch, when the request was sent.
+    pub realtime_ns: u64,
 }
 
 /// The guest is who it was told to be, and its workload runs.

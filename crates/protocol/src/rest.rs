@@ -3,6 +3,7 @@
 //! Field names are those that published forkd clients read; what is ours is optional or additional.
 
 mod chain;
+mod refresh;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +14,7 @@ pub use self::chain::{
     CollectGarbage, CompactSnapshot, Damage, GarbageItem, GarbageReport, LayerInfo, RemoveSnapshot,
     SnapshotInfoDetail, VerifyReport, VerifySnapshots,
 };
+pub use self::refresh::RefreshSnapshot;
 use crate::control::CpuModel;
 
 /// Most children of one request.
@@ -94,7 +96,7 @@ pub struct SandboxInfo {
     pub last_branch_memory_path: Option<String>,
     /// How many snapshots were taken of it.
     pub branch_count: u64,
-    /// `starting`, `running`, `paused`, `stopping`, `ended`.
+    /// `starting`, `running`, `pausing`, `paused`, `resuming`, `stopping`, `ended`.
     pub state: String,
     /// Why it ended, where it did.
     pub ended: Option<String>,

@@ -104,7 +104,8 @@ impl Db {
         let result = action(&transaction);
         // Dropping the transaction where the action failed rolls it back.
         let result = result.and_then(|value| transaction.commit().map(|()| value).map_err(failed));
-        connection.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+        // It is committed or it is not; where this fails the next ones are only slower.
+        let _ = connection.pragma_update(None, "synchronous", "NORMAL");
         result
     }
 

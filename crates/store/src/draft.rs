@@ -5,23 +5,26 @@
 
 mod compact;
 mod examine;
+mod pause;
+mod reserved;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::MutexGuard;
 
 use forkd_protocol::names::Tag;
-use rusqlite::{ErrorCode, params};
 
 use self::examine::Examined;
-use crate::chain::{name_content, view};
+pub use self::pause::{Floor, PauseDraft};
+use self::reserved::ReservedTag;
+use crate::chain::view;
 use crate::content::Content;
-use crate::db::to_sql;
 use crate::disk;
 use crate::error::StoreError;
 use crate::fault;
-use crate::manifest::{LayerRef, Manifest};
+use crate::manifest::LayerRef;
 use crate::records::{SnapshotMeta, SnapshotRecord};
-use crate::store::{Store, now};
+use crate::store::Store;
 
 /// The largest machine state.
 pub(crate) const MAX_STATE_BYTES: u64 = 64 << 20;
@@ -39,9 +42,6 @@ const MEMORY_EXTENTS: &str = "memory.extents";
 const DISK: &str = "disk";
 const DISK_EXTENTS: &str = "disk.extents";
 
-/// Frees the tag of a draft, unless it was published.
-const FREE_TAG: &str = "DELETE FROM snapshots WHERE draft = ?1 AND status = 'writing'";
-
 /// The files that a monitor writes a snapshot into, open for reading and writing.
 #[derive(Debug)]
 pub struct DraftFiles {
@@ -58,19 +58,17 @@ pub struct DraftFiles {
 /// A snapshot being made. Dropping it removes its files and frees the tag.
 #[derive(Debug)]
 pub struct SnapshotDraft {
-    files: DraftFiles,
-    has_disk: bool,
+    draft: Draft,
     reserved: ReservedTag,
-    staging: tempfile::TempDir,
 }
 
-/// A tag whose row says `writing`; the row goes away with this, unless it was made `ready`.
+/// What is being made, whoever will name it. Dropping it removes its files.
 #[derive(Debug)]
-struct ReservedTag {
+struct Draft {
     store: Store,
-    tag: Tag,
-    /// Tells this reservation from a later one of the same tag.
-    draft: String,
+    files: DraftFiles,
+    has_disk: bool,
+    staging: tempfile::TempDir,
 }
 
 impl Store {
@@ -79,7 +77,58 @@ impl Store {
     pub fn begin_snapshot(&self, tag: &Tag) -> Result<SnapshotDraft, StoreError> {
         let reserved = ReservedTag::new(self, tag)?;
         fault::at!("store::begin::reserved");
-        let staging = self.staging()?;
+        Ok(SnapshotDraft { draft: Draft::new(self)?, reserved })
+    }
+
+    /// The same in the place of a snapshot that is there: its tag names it until the new one is published, and that
+    /// one from then on. What others need of the old one stays.
+    pub fn begin_replacement(&self, old: &SnapshotRecord) -> Result<SnapshotDraft, StoreError> {
+        let tag = old.info.tag.parse().map_err(|_| StoreError::not_found("snapshot", &old.info.tag))?;
+        let reserved = ReservedTag::beside(self, &tag, &old.id)?;
+        Ok(SnapshotDraft { draft: Draft::new(self)?, reserved })
+    }
+}
+
+impl SnapshotDraft {
+    /// The files for the monitor.
+    pub fn outputs(&mut self) -> &DraftFiles {
+        &self.draft.files
+    }
+
+    /// Moves the frozen top of disk 0 in; `path` must lie in the store. Without it the snapshot's disk is
+    /// the image alone.
+    pub fn adopt_disk_top(&mut self, path: &Path) -> Result<(), StoreError> {
+        disk::rename(path, &self.draft.path(DISK))?;
+        fault::at!("store::begin::disk_moved");
+        self.draft.has_disk = true;
+        Ok(())
+    }
+
+    /// Checks and hashes everything and makes the snapshot visible under its tag.
+    pub fn publish(self, meta: SnapshotMeta) -> Result<SnapshotRecord, StoreError> {
+        let examined = self.draft.examine(meta)?;
+        fault::at!("store::publish::examined");
+        self.commit(&examined)
+    }
+
+    fn commit(self, examined: &Examined) -> Result<SnapshotRecord, StoreError> {
+        let manifest = &examined.manifest;
+        let (guard, replaced) =
+            self.draft.put(examined, |id, text| self.reserved.fulfil(id, text, manifest))?;
+        let store = &self.draft.store;
+        let record = store.snapshot(self.reserved.tag());
+        if let Some(replaced) = replaced {
+            // It is published; what this leaves is swept when the store opens.
+            let _ = store.drop_replaced(replaced);
+        }
+        drop(guard);
+        record
+    }
+}
+
+impl Draft {
+    fn new(store: &Store) -> Result<Self, StoreError> {
+        let staging = store.staging()?;
         let create = |name: &str| disk::create_new(&staging.path().join(name));
         let files = DraftFiles {
             state: create(STATE)?,
@@ -88,84 +137,20 @@ impl Store {
             disk_extents: create(DISK_EXTENTS)?,
         };
         fault::at!("store::begin::staged");
-        Ok(SnapshotDraft { files, has_disk: false, reserved, staging })
-    }
-}
-
-impl ReservedTag {
-    fn new(store: &Store, tag: &Tag) -> Result<Self, StoreError> {
-        let draft = uuid::Uuid::new_v4().to_string();
-        let row = params![tag.as_str(), draft, to_sql(now())];
-        let insert = "INSERT INTO snapshots (tag, draft, status, created_at) VALUES (?1, ?2, 'writing', ?3)";
-        let db = &store.shared.db;
-        let mut abandoned = store.abandoned();
-        db.commit(|t| {
-            for gone in abandoned.iter() {
-                t.execute(FREE_TAG, [gone]).map_err(|e| db.failed(e))?;
-            }
-            t.execute(insert, row).map_err(|e| match e.sqlite_error_code() {
-                Some(ErrorCode::ConstraintViolation) => StoreError::TagTaken { tag: tag.to_string() },
-                _ => db.failed(e),
-            })
-        })?;
-        abandoned.clear();
-        drop(abandoned);
-        Ok(Self { store: store.clone(), tag: tag.clone(), draft })
-    }
-
-    /// The commit point: from here on the snapshot exists.
-    fn fulfil(&self, id: &str, text: &str, manifest: &Manifest) -> Result<(), StoreError> {
-        let db = &self.store.shared.db;
-        db.commit(|t| {
-            let failed = |e| db.failed(e);
-            name_content(t, id, manifest).map_err(failed)?;
-            let update = "UPDATE snapshots SET status = 'ready', id = ?1, manifest = ?2 WHERE draft = ?3";
-            match t.execute(update, [id, text, &self.draft]).map_err(failed)? {
-                1 => Ok(()),
-                // The registry was changed by somebody else.
-                _ => Err(failed(rusqlite::Error::QueryReturnedNoRows)),
-            }
-        })
-    }
-}
-
-impl Drop for ReservedTag {
-    fn drop(&mut self) {
-        let freed = self.store.shared.db.run(|c| c.execute(FREE_TAG, [&self.draft]));
-        if freed.is_err() {
-            self.store.abandoned().push(std::mem::take(&mut self.draft));
-        }
-    }
-}
-
-impl SnapshotDraft {
-    /// The files for the monitor.
-    pub fn outputs(&mut self) -> &DraftFiles {
-        &self.files
-    }
-
-    /// Moves the frozen top of disk 0 in; `path` must lie in the store. Without it the snapshot's disk is
-    /// the image alone.
-    pub fn adopt_disk_top(&mut self, path: &Path) -> Result<(), StoreError> {
-        disk::rename(path, &self.path(DISK))?;
-        fault::at!("store::begin::disk_moved");
-        self.has_disk = true;
-        Ok(())
+        Ok(Self { store: store.clone(), files, has_disk: false, staging })
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.staging.path().join(name)
     }
 
-    /// Checks and hashes everything and makes the snapshot visible under its tag.
-    pub fn publish(self, meta: SnapshotMeta) -> Result<SnapshotRecord, StoreError> {
-        let examined = self.examine(meta)?;
-        fault::at!("store::publish::examined");
-        self.commit(&examined)
-    }
-
-    /// Writes what is left to write, moves everything to where it belongs and makes the snapshot visible.
-    fn commit(self, examined: &Examined) -> Result<SnapshotRecord, StoreError> {
+    /// Writes what is left to write, moves everything to where it belongs and has it named by `name`, which is given
+    /// its id and manifest. Returns with the content lock.
+    fn put<T>(
+        &self,
+        examined: &Examined,
+        name: impl FnOnce(&str, &str) -> Result<T, StoreError>,
+    ) -> Result<(MutexGuard<'_, ()>, T), StoreError> {
         let text = serde_json::to_string_pretty(&examined.manifest)
             .map_err(|e| StoreError::io("write", self.path("manifest.json"), std::io::Error::from(e)))?;
         let id = blake3::hash(text.as_bytes()).to_hex().to_string();
@@ -178,19 +163,22 @@ impl SnapshotDraft {
         }
         fault::at!("store::publish::sealed");
 
-        let store = self.reserved.store.clone();
-        let _guard = store.content_lock();
+        let store = &self.store;
+        let guard = store.content_lock();
         self.check_base(examined)?;
         let placed = self.place(&id, examined);
-        let done = placed.and_then(|()| self.reserved.fulfil(&id, &text, &examined.manifest));
-        if let Err(error) = done {
-            // Opening the store sweeps what this leaves; the first error is the one to know.
-            let _ = disk::remove_folder(&store.snapshot_folder(&id));
-            let _ = store.drop_content(Content::of(&examined.manifest));
-            return Err(error);
+        match placed.and_then(|()| name(&id, &text)) {
+            Ok(named) => {
+                fault::at!("store::publish::named");
+                Ok((guard, named))
+            }
+            Err(error) => {
+                // Opening the store sweeps what this leaves; the first error is the one to know.
+                let _ = disk::remove_folder(&store.snapshot_folder(&id));
+                let _ = store.drop_content(Content::of(&examined.manifest));
+                Err(error)
+            }
         }
-        fault::at!("store::publish::named");
-        store.snapshot(&self.reserved.tag)
     }
 
     /// Writes what goes into the snapshot's own folder: manifest, state, and the view where there is a chain.
@@ -217,7 +205,7 @@ impl SnapshotDraft {
 
     /// What the snapshot names and does not bring may be gone by now. The content lock must be held.
     fn check_base(&self, examined: &Examined) -> Result<(), StoreError> {
-        let (store, manifest) = (&self.reserved.store, &examined.manifest);
+        let (store, manifest) = (&self.store, &examined.manifest);
         if !store.image_path(&manifest.image.hash).exists() {
             return Err(StoreError::Vanished { kind: "image", name: manifest.image.name.clone() });
         }
@@ -233,7 +221,7 @@ impl SnapshotDraft {
 
     /// Moves everything to where the manifest says it is. The content lock must be held.
     fn place(&self, id: &str, examined: &Examined) -> Result<(), StoreError> {
-        let store = &self.reserved.store;
+        let store = &self.store;
         for new in examined.new_layers() {
             store.place_layer(&new.layer.hash, &new.data, &new.table)?;
         }

@@ -78,6 +78,12 @@ pub enum StoreError {
         /// Its name.
         name: String,
     },
+    /// The snapshot that was to be replaced was removed or replaced meanwhile. Ask again.
+    #[error("the snapshot {tag:?} was removed or replaced meanwhile; it stays as it is now")]
+    Overtaken {
+        /// Its tag.
+        tag: String,
+    },
     /// What was handed in is larger than the store accepts, or empty.
     #[error("{what} of {bytes} bytes is refused: it must have 1 to {max}")]
     Size {
@@ -131,6 +137,7 @@ impl StoreError {
             Self::Locked { .. }
             | Self::TagTaken { .. }
             | Self::HasDependents { .. }
+            | Self::Overtaken { .. }
             | Self::Vanished { .. } => ErrorClass::Conflict,
             Self::Full { .. } => ErrorClass::Exhausted,
             Self::NotFound { .. } => ErrorClass::NotFound,
@@ -139,6 +146,10 @@ impl StoreError {
             Self::Io { source, .. } => class_of_io(source),
             Self::Database { .. } => ErrorClass::Internal,
         }
+    }
+
+    pub(crate) fn not_found(kind: &'static str, name: &str) -> Self {
+        Self::NotFound { kind, name: name.to_owned() }
     }
 
     /// An I/O error with its operation and path; a full disk becomes [`StoreError::Full`].

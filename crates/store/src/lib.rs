@@ -8,7 +8,8 @@
 //!   kernels/<hash>/          vmlinuz, modules.cpio
 //!   initrd/<..>.cpio         derived: agent + modules
 //!   layers/<hash>            sparse pages of a memory or disk layer; <hash>.extents lists them
-//!   snapshots/<id>/          manifest.json, state; derived: hot, and where there is a chain view, view.extents, view.json
+//!   snapshots/<id>/          manifest.json, state; derived: hot, and where there is a chain view, view.extents, view.json;
+//!                            also what a paused sandbox is continued from, which its row names
 //!   run/<sandbox>/           sockets, console, private disk top
 //!   staging/<random>/        drafts; whatever is here when the store opens is garbage
 //! ```
@@ -36,6 +37,7 @@ mod layers;
 pub mod make;
 mod manifest;
 mod open;
+mod paused;
 mod records;
 mod room;
 #[cfg(test)]
@@ -50,7 +52,7 @@ mod stress_tests;
 mod testing;
 
 pub use chain::{Below, Removal, Template};
-pub use draft::{DraftFiles, SnapshotDraft};
+pub use draft::{DraftFiles, Floor, PauseDraft, SnapshotDraft};
 pub use error::StoreError;
 pub use images::ImageDraft;
 pub use kernels::KernelDraft;

@@ -26,6 +26,8 @@ pub struct OpenSnapshot {
     pub files: Vec<(FdRole, OwnedFd)>,
     /// Size of disk 0: how large a top has to be.
     pub disk_bytes: u64,
+    /// Version of the machine state; `None` where it does not begin as one does.
+    pub state_format: Option<u32>,
     pub(crate) hot: Hot,
 }
 
@@ -95,7 +97,8 @@ impl Store {
         let files = self.open_files(&record)?;
         let disk_bytes = record.manifest.image.size_bytes;
         let hot = Hot::known(self.hot_of(&record));
-        let open = Arc::new(OpenSnapshot { disk_bytes, record, files, hot });
+        let state_format = self.state_format(&record.id);
+        let open = Arc::new(OpenSnapshot { disk_bytes, state_format, record, files, hot });
         self.shared.open.put(&open);
         Ok(open)
     }
@@ -105,10 +108,7 @@ impl Store {
     fn with_view(&self, tag: &Tag) -> Result<(MutexGuard<'_, ()>, SnapshotRecord), StoreError> {
         loop {
             let record = self.snapshot(tag)?;
-            let folder = self.snapshot_folder(&record.id);
-            if view::wanted(&record.manifest.memory) && !view::is_sound(&folder) {
-                self.rebuild_view(&record)?;
-            }
+            self.look_after_view(&record)?;
             let guard = self.content_lock();
             if self.snapshot(tag)?.id == record.id {
                 return Ok((guard, record));
@@ -116,7 +116,14 @@ impl Store {
         }
     }
 
-    fn open_files(&self, record: &SnapshotRecord) -> Result<Vec<(FdRole, OwnedFd)>, StoreError> {
+    /// Makes a view that is missing or damaged again.
+    pub(crate) fn look_after_view(&self, record: &SnapshotRecord) -> Result<(), StoreError> {
+        let folder = self.snapshot_folder(&record.id);
+        let fine = !view::wanted(&record.manifest.memory) || view::is_sound(&folder);
+        if fine { Ok(()) } else { self.rebuild_view(record) }
+    }
+
+    pub(crate) fn open_files(&self, record: &SnapshotRecord) -> Result<Vec<(FdRole, OwnedFd)>, StoreError> {
         let disk = |part| FdRole::Disk { disk: 0, part };
         let manifest = &record.manifest;
         let mut wanted = vec![(FdRole::State, self.state_path(&record.id))];

@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use forkd_protocol::names::SandboxId;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::chain::pin_template;
 use crate::content::{forget, forget_templates};
@@ -16,6 +16,10 @@ use crate::error::StoreError;
 use crate::fault;
 use crate::records::SandboxRow;
 use crate::store::Store;
+
+const COLUMNS: &str =
+    "SELECT id, snapshot_tag, pid, pid_start_ticks, state, created_at, memory_limit_mib, ended,
+    branch_count, info_json, snapshot_id FROM sandboxes";
 
 impl Store {
     /// Writes the row of a sandbox, replacing an older one.
@@ -44,14 +48,22 @@ impl Store {
     /// All rows, oldest first.
     pub fn sandboxes(&self) -> Result<Vec<SandboxRow>, StoreError> {
         self.shared.db.run(|c| {
-            c.prepare_cached(
-                "SELECT id, snapshot_tag, pid, pid_start_ticks, state, created_at, memory_limit_mib, ended,
-                    branch_count, info_json, snapshot_id
-                 FROM sandboxes ORDER BY created_at, id",
-            )?
-            .query_map([], sandbox_of)?
-            .collect()
+            c.prepare_cached(&format!("{COLUMNS} ORDER BY created_at, id"))?
+                .query_map([], sandbox_of)?
+                .collect()
         })
+    }
+
+    /// One row.
+    pub fn sandbox(&self, id: &SandboxId) -> Result<Option<SandboxRow>, StoreError> {
+        let query = format!("{COLUMNS} WHERE id = ?1");
+        self.shared.db.run(|c| c.prepare_cached(&query)?.query_row([id.as_str()], sandbox_of).optional())
+    }
+
+    /// Notes that one more snapshot was taken of a sandbox.
+    pub fn count_branch(&self, id: &SandboxId) -> Result<(), StoreError> {
+        let update = "UPDATE sandboxes SET branch_count = branch_count + 1 WHERE id = ?1";
+        self.shared.db.run(|c| c.execute(update, [id.as_str()]).map(drop))
     }
 
     /// Forgets a sandbox, and what only it kept in the store; one that is not known is fine.
@@ -68,10 +80,14 @@ impl Store {
                 all.commit()
             });
         }
+        let folder = self.paused_folder(id)?;
         let doomed = db.commit_removal(|t| {
             t.execute(delete, [id.as_str()])?;
             forget(t)
         })?;
+        if let Some(snapshot) = folder {
+            disk::remove_folder(&self.snapshot_folder(&snapshot))?;
+        }
         fault::at!("store::sandboxes::forgotten");
         self.drop_content(doomed)
     }

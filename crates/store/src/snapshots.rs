@@ -1,7 +1,9 @@
 //! Published snapshots: finding them.
 
+use std::io::Read;
 use std::path::PathBuf;
 
+use forkd_protocol::control::STATE_MAGIC;
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::{ImageInfo, SnapshotInfo, SnapshotTiming};
 use rusqlite::OptionalExtension;
@@ -62,7 +64,7 @@ impl Store {
         Ok(manifest)
     }
 
-    fn info(&self, tag: String, id: &str, manifest: &Manifest) -> SnapshotInfo {
+    pub(crate) fn info(&self, tag: String, id: &str, manifest: &Manifest) -> SnapshotInfo {
         let physical = |hash: &str| disk::physical_bytes(&self.layer_path(hash));
         SnapshotInfo {
             tag,
@@ -136,6 +138,15 @@ impl Store {
 
     pub(crate) fn state_path(&self, id: &str) -> PathBuf {
         self.snapshot_folder(id).join("state")
+    }
+
+    /// Which version a machine state says it has; `None` for one that does not begin as one does.
+    pub(crate) fn state_format(&self, id: &str) -> Option<u32> {
+        let mut head = [0; STATE_MAGIC.len() + 4];
+        disk::open(&self.state_path(id)).ok()?.read_exact(&mut head).ok()?;
+        let (magic, version) = head.split_at(STATE_MAGIC.len());
+        let version = u32::from_le_bytes(version.try_into().ok()?);
+        (magic == STATE_MAGIC).then_some(version)
     }
 
     pub(crate) fn layer_path(&self, hash: &str) -> PathBuf {

@@ -116,7 +116,11 @@ impl Store {
         self.sweep_folder("kernels", &kernels, whole)?;
         self.sweep_folder("initrd", &kernels, |name| name.split_once('-').map(|(kernel, _)| kernel))?;
         // Not "run": a monitor may live in a folder that has no row, and only the engine can end it.
-        self.sweep_folder("snapshots", &self.names("SELECT id FROM snapshots")?, whole)
+        let snapshots = self.names(
+            "SELECT id FROM snapshots
+             UNION SELECT snapshot_id FROM sandboxes WHERE state = 'paused' AND snapshot_id IS NOT NULL",
+        )?;
+        self.sweep_folder("snapshots", &snapshots, whole)
     }
 
     fn names(&self, query: &str) -> Result<HashSet<String>, StoreError> {

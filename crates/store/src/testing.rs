@@ -9,7 +9,8 @@ use forkd_protocol::names::Tag;
 use forkd_protocol::rest::SnapshotTiming;
 
 use crate::chain::Below;
-use crate::draft::SnapshotDraft;
+use crate::draft::{Floor, SnapshotDraft};
+use crate::error::StoreError;
 use crate::extents::{Extent, PAGE, table};
 use crate::records::{ImageRecord, SandboxRow, SnapshotMeta, SnapshotRecord};
 use crate::store::Store;
@@ -116,4 +117,41 @@ pub(crate) fn sandbox(id: &str, of: &SnapshotRecord) -> SandboxRow {
 /// The extents that a file of a table lists.
 pub(crate) fn extents_of(file: &File, layer_bytes: u64) -> Vec<Extent> {
     crate::extents::read(file, std::path::Path::new("table"), layer_bytes).unwrap()
+}
+
+/// A sandbox's disk top in the run folder, with these blocks, and its table.
+pub(crate) fn top(store: &Store, blocks: Pages<'_>) -> (std::path::PathBuf, std::path::PathBuf) {
+    let (data, table) = (store.folder("run").join("top"), store.folder("run").join("top.extents"));
+    fill(&File::create(&data).unwrap(), &File::create(&table).unwrap(), blocks, 64);
+    (data, table)
+}
+
+/// Pauses a sandbox that has changed these pages and blocks since it was restored, as the engine does.
+pub(crate) fn pause(
+    store: &Store,
+    id: &str,
+    floor: Floor,
+    (pages, blocks): (Pages<'_>, Pages<'_>),
+) -> Result<(), StoreError> {
+    let id = id.parse().unwrap();
+    let template = store.template(&id)?.unwrap();
+    let row = SandboxRow { state: "paused".to_owned(), ..store.sandbox(&id)?.unwrap() };
+    let mut draft = store.begin_pause(&id)?;
+    let files = draft.outputs();
+    (&files.state).write_all(b"state of a sandbox").unwrap();
+    fill(&files.memory, &files.memory_extents, pages, 2048);
+    files.disk_extents.write_all_at(&table(&runs(blocks)), 0).unwrap();
+    let (data, _) = top(store, blocks);
+    draft.link_disk_top(&data)?;
+    let manifest = template.manifest;
+    let disk = manifest.disk.into_iter().chain(template.frozen).collect();
+    let below = Some(Below { parent: template.id, memory: manifest.memory, disk });
+    let image = store.image_below(&manifest.image);
+    draft.park(SnapshotMeta { below, branched_from: Some(id.to_string()), ..meta(&image) }, floor, &row)
+}
+
+/// Continues it.
+pub(crate) fn resume(store: &Store, id: &str) {
+    let row = store.sandbox(&id.parse().unwrap()).unwrap().unwrap();
+    store.put_resumed(&SandboxRow { state: "running".to_owned(), ..row }).unwrap();
 }

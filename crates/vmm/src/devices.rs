@@ -202,6 +202,14 @@ impl Devices {
         self.disks.get(number).map_or_else(Vec::new, |disk| lock(disk).device().disk().top_extents())
     }
 
+    /// Which file each disk is written to: inode numbers.
+    ///
+    /// # Errors
+    /// A file could not be looked at.
+    pub fn top_inodes(&self) -> std::io::Result<Vec<u64>> {
+        self.disks.iter().map(|disk| lock(disk).device().disk().top_inode()).collect()
+    }
+
     /// Freezes the top of disk `number`; see [`Block::freeze_top`].
     pub fn freeze_top(&self, number: usize, new_top: Option<File>) -> Vec<Extent> {
         self.disks.get(number).map_or_else(Vec::new, |disk| lock(disk).device_mut().freeze_top(new_top))

@@ -106,7 +106,7 @@ pub(crate) struct Below {
 }
 
 /// What a machine says of itself.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Figures {
     /// Pages with content of their own.
     pub changed_pages: u64,
@@ -114,6 +114,8 @@ pub struct Figures {
     pub console_dropped: u64,
     /// Malformed requests of the guest.
     pub device_errors: u64,
+    /// Inode numbers of the files that its disks are written to.
+    pub tops: Vec<u64>,
 }
 
 impl Machine {
@@ -277,6 +279,7 @@ impl Machine {
             changed_pages,
             console_dropped: self.devices.console_dropped(),
             device_errors: self.devices.guest_faults(),
+            tops: self.devices.top_inodes().map_err(MonitorError::Events)?,
         })
     }
 

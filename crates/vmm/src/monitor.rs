@@ -201,6 +201,7 @@ impl Monitor {
             changed_pages: figures.changed_pages,
             console_dropped: figures.console_dropped,
             device_errors: figures.device_errors,
+            tops: figures.tops,
         })
     }
 

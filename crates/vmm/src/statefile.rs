@@ -17,12 +17,14 @@
 
 use std::io::{self, Read, Write};
 
+use forkd_protocol::control::{STATE_MAGIC, STATE_VERSION};
+
 use crate::state::MachineState;
 
 /// First bytes of a state file.
-pub const MAGIC: [u8; 8] = *b"FKDSTATE";
+pub const MAGIC: [u8; 8] = STATE_MAGIC;
 /// Version of the format; raised whenever a field is added, removed or changes meaning.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = STATE_VERSION;
 /// Most bytes a payload may have: eight vCPUs and all devices stay far below.
 pub const MAX_PAYLOAD: u64 = 16 << 20;
 
@@ -40,7 +42,7 @@ pub enum StateFileError {
     Foreign,
     /// It was written by another format version.
     #[error(
-        "the state file has format version {0}, this monitor reads version {VERSION}; make the snapshot again with `forkd snapshot`"
+        "the state file has format version {0}, this monitor reads version {VERSION}; make the snapshot again with `forkd snapshot refresh`"
     )]
     Version(u32),
     /// It claims an impossible length.

@@ -3,21 +3,9 @@
 use forkd_protocol::rest::{SandboxInfo, SnapshotInfo};
 
 use crate::support::{
-    Children, IMAGE, LIST, MONITORS, Snapshot, alone, controller_pid, each, eventually, forkd, get, host_sh,
-    numpy, store_root,
+    Children, IMAGE, LIST, MONITORS, Snapshot, alone, crash, each, eventually, forkd, get, host_sh, numpy,
+    store_root,
 };
-
-/// Ends the controller, and maybe other processes in the same moment, without a word. Comes back once the next one
-/// answers, which whoever supervises it has started.
-fn crash(others: &[u32]) {
-    let before = controller_pid();
-    let others: Vec<String> = others.iter().map(u32::to_string).collect();
-    host_sh(&format!("kill -KILL {before} {}", others.join(" ")));
-    eventually("another controller answers", || {
-        let answers = forkd(&["ls"]).code == Some(0);
-        (answers && controller_pid() != before).then_some(())
-    });
-}
 
 #[test]
 fn a_new_controller_finds_what_runs_and_removes_what_died() {

@@ -27,4 +27,5 @@ mod hygiene;
 mod identity;
 mod life;
 mod memory;
+mod pause;
 mod store;

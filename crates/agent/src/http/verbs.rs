@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use forkd_protocol::error::chain;
 use forkd_protocol::guest::{
-    self, Eval, Exec, Executed, Freeze, GUEST_VERSION, GuestRefusal, Health, Identity, Warm,
+    self, Continuation, Eval, Exec, Executed, Freeze, GUEST_VERSION, GuestRefusal, Health, Identity, Warm,
 };
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
@@ -55,6 +55,7 @@ pub(super) async fn answer(agent: Rc<Agent>, verb: &str, request: Request<Incomi
         guest::PATH_FREEZE => freeze(agent, request).await,
         guest::PATH_THAW => thaw(agent).await,
         guest::PATH_IDENTITY => identity(agent, request, arrived).await,
+        guest::PATH_CONTINUE => go_on(agent, request, arrived).await,
         _ => Err(Refused(StatusCode::NOT_FOUND, "unknown_verb", format!("this agent has no {verb}"))),
     };
     answered.unwrap_or_else(|Refused(status, code, message)| {
@@ -139,6 +140,12 @@ async fn identity(
     let identity: Identity = read(request).await?;
     let identified = to_the_end(async move { identity::assume(&agent, identity, arrived).await }).await??;
     Ok(Body::json(StatusCode::OK, &identified))
+}
+
+async fn go_on(agent: Rc<Agent>, request: Request<Incoming>, arrived: Instant) -> Result<Response, Refused> {
+    let continuation: Continuation = read(request).await?;
+    let done = to_the_end(async move { identity::go_on(&agent, continuation, arrived).await }).await??;
+    Ok(Body::json(StatusCode::OK, &done))
 }
 
 /// What must not be left half done when its caller goes away.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use forkd_protocol::guest::{Identified, Identity};
+use forkd_protocol::guest::{Continuation, Identified, Identity};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -29,6 +29,8 @@ struct Change<'a> {
     agent: &'a Agent,
     identity: &'a Identity,
     entropy: Vec<u8>,
+    /// Nanoseconds since the Unix epoch, when the request was sent.
+    realtime_ns: u64,
     /// When the request came in, for the clock.
     arrived: Instant,
     /// What the interpreter will tell once it has reseeded itself.
@@ -61,18 +63,44 @@ pub(crate) async fn assume(
     if let Some(known) = known.as_ref().filter(|known| known.identity.id == identity.id) {
         return Ok(known.answer.clone());
     }
-    let change = Change { agent, identity: &identity, entropy, arrived, reseeded: RefCell::default() };
+    let realtime_ns = identity.realtime_ns;
+    let reseeded = RefCell::default();
+    let change = Change { agent, identity: &identity, entropy, realtime_ns, arrived, reseeded };
+    let answer = carry_out(&change, steps::STEPS).await?;
+    *known = Some(Known { identity, answer: answer.clone() });
+    Ok(answer)
+}
+
+/// Goes on as who it was, up to the thaw.
+pub(crate) async fn go_on(
+    agent: &Agent,
+    continuation: Continuation,
+    arrived: Instant,
+) -> Result<Identified, IdentityError> {
+    let Continuation { entropy_base64, realtime_ns } = continuation;
+    let entropy = enough_entropy(&entropy_base64)?;
+    let known = agent.identity.lock().await;
+    if !agent.spawner.is_frozen() {
+        return Err(IdentityError::Request("the workload runs: this guest was not paused"));
+    }
+    let Some(Known { identity, .. }) = known.as_ref() else {
+        return Err(IdentityError::Request("this guest has no identity to go on with"));
+    };
+    let change = Change { agent, identity, entropy, realtime_ns, arrived, reseeded: RefCell::default() };
+    carry_out(&change, steps::CONTINUE).await
+}
+
+async fn carry_out(change: &Change<'_>, steps: &[steps::Step]) -> Result<Identified, IdentityError> {
     let mut answer = Identified { steps: Vec::new() };
-    for step in steps::STEPS {
-        if step.machine && !agent.owns_machine {
+    for step in steps {
+        if step.machine && !change.agent.owns_machine {
             continue;
         }
         let started = Instant::now();
-        step.perform(&change).await?;
+        step.perform(change).await?;
         let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
         answer.steps.push((step.name.to_owned(), micros));
     }
-    *known = Some(Known { identity, answer: answer.clone() });
     Ok(answer)
 }
 
@@ -97,7 +125,11 @@ fn check(identity: &Identity) -> Result<Vec<u8>, IdentityError> {
     {
         return Err(IdentityError::Request("env has a name or value that no process can be given"));
     }
-    let entropy = BASE64.decode(&identity.entropy_base64).unwrap_or_default();
+    enough_entropy(&identity.entropy_base64)
+}
+
+fn enough_entropy(base64: &str) -> Result<Vec<u8>, IdentityError> {
+    let entropy = BASE64.decode(base64).unwrap_or_default();
     if entropy.len() < ENTROPY_MIN {
         return Err(IdentityError::Request("entropy_base64 is less than 64 bytes"));
     }

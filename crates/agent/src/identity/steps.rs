@@ -37,6 +37,7 @@ type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), StepError>> + 'a>>;
 /// What went wrong in a step, for a person.
 pub(super) type StepError = Box<dyn std::error::Error>;
 
+/// What a new identity takes.
 pub(super) const STEPS: &[Step] = &[
     Step { name: "entropy", machine: true, run: Run::Now(entropy) },
     Step { name: "clock", machine: true, run: Run::Now(clock) },
@@ -64,6 +65,14 @@ pub(super) const STEPS: &[Step] = &[
     },
 ];
 
+/// What going on after a pause takes: the machine lacks the time that passed and the randomness of a host that it has not
+/// seen, and its connections lead nowhere any more. It is still who it was.
+pub(super) const CONTINUE: &[Step] = &[
+    Step { name: "entropy", machine: true, run: Run::Now(entropy) },
+    Step { name: "clock", machine: true, run: Run::Now(clock) },
+    Step { name: "tcp", machine: true, run: Run::Now(tcp::destroy_inherited) },
+];
+
 impl Step {
     pub(super) async fn perform(&self, change: &Change<'_>) -> Result<(), IdentityError> {
         let step = self.name;
@@ -88,7 +97,7 @@ fn entropy(change: &Change<'_>) -> Result<(), StepError> {
 
 /// The host's time when it sent the request, plus what has passed here since.
 fn clock(change: &Change<'_>) -> Result<(), StepError> {
-    let now = Duration::from_nanos(change.identity.realtime_ns).saturating_add(change.arrived.elapsed());
+    let now = Duration::from_nanos(change.realtime_ns).saturating_add(change.arrived.elapsed());
     Ok(clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::from_duration(now))?)
 }
 

@@ -17,24 +17,38 @@ use crate::ui;
 )]
 pub(crate) struct Args {
     /// Sandbox
-    id: SandboxId,
+    pub(super) id: SandboxId,
     /// Name of the snapshot (default: one is made up)
     #[arg(long)]
-    tag: Option<Tag>,
+    pub(super) tag: Option<Tag>,
+    #[command(flatten)]
+    pub(super) how: How,
+}
+
+/// How a sandbox is written.
+#[derive(Debug, clap::Args)]
+pub(crate) struct How {
     /// live: the sandbox runs on while its changes are written; diff: it stands still meanwhile; full: it stands still
-    /// while all of its memory is written, and the snapshot lies on no other
-    #[arg(long, value_enum, default_value_t = Mode::Live)]
-    mode: Mode,
+    /// while all of its memory is written, and the snapshot lies on no other (default: live)
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
     /// Return as soon as the sandbox runs on; `forkd images` shows when the snapshot is ready
     #[arg(long)]
     no_wait: bool,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum Mode {
+pub(crate) enum Mode {
     Full,
     Diff,
     Live,
+}
+
+impl How {
+    /// Whether anything was said about it.
+    pub(super) fn is_given(&self) -> bool {
+        self.mode.is_some() || self.no_wait
+    }
 }
 
 impl From<Mode> for BranchMode {
@@ -51,8 +65,8 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
     let client = context.client().await?;
     let request = BranchRequest {
         tag: args.tag.map(|tag| tag.to_string()),
-        mode: Some(args.mode.into()),
-        wait: args.no_wait.then_some(false),
+        mode: args.how.mode.map(Into::into),
+        wait: args.how.no_wait.then_some(false),
         ..BranchRequest::default()
     };
     let made = branch(&client, &args.id, &request).await?;

@@ -15,6 +15,7 @@ mod kill;
 mod logs;
 mod ls;
 mod machine;
+mod pause;
 mod ping;
 mod quickstart;
 mod removal;
@@ -25,6 +26,7 @@ mod snapshot;
 mod snapshot_compact;
 mod snapshot_diff;
 mod snapshot_info;
+mod snapshot_refresh;
 mod tree;
 mod verify;
 
@@ -39,7 +41,7 @@ use crate::error::CliError;
 pub(crate) enum Command {
     /// From nothing to ten forked sandboxes: makes what is missing and shows what it can do
     Quickstart(quickstart::Args),
-    /// Boot an image, warm it up and freeze it
+    /// Boot an image, warm it up and freeze it; or make a snapshot again
     Snapshot(snapshot::Args),
     /// Fork sandboxes from a snapshot or from a running sandbox
     Fork(fork::Args),
@@ -57,6 +59,10 @@ pub(crate) enum Command {
     Logs(logs::Args),
     /// End sandboxes
     Kill(kill::Args),
+    /// Take sandboxes to the disk: their memory is given back until they are resumed
+    Pause(pause::PauseArgs),
+    /// Continue paused sandboxes where they stood
+    Resume(pause::ResumeArgs),
     /// List snapshots
     Images(images::Args),
     /// Make a snapshot of a running sandbox, which runs on
@@ -107,6 +113,8 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Ping(args) => ping::run(args, context).await,
         Command::Logs(args) => logs::run(args, context).await,
         Command::Kill(args) => kill::run(args, context).await,
+        Command::Pause(args) => pause::pause(args, context).await,
+        Command::Resume(args) => pause::resume(args, context).await,
         Command::Images(args) => images::run(args, context).await,
         Command::Tree(args) => tree::run(args, context).await,
         Command::Branch(args) => branch::run(args, context).await,

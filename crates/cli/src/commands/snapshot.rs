@@ -4,26 +4,42 @@ use std::path::PathBuf;
 
 use forkd_protocol::control::CpuModel;
 use forkd_protocol::error::ErrorClass;
-use forkd_protocol::names::{ImageName, KernelName, Tag};
+use forkd_protocol::names::{ImageName, KernelName, SandboxId, Tag};
 use forkd_protocol::rest::{CreateSnapshot, SnapshotInfo};
 use http::{Method, header};
+use serde::Serialize;
+
+use super::branch::{self, How};
+use super::snapshot_refresh;
 
 use crate::client::{self, Client};
 use crate::context::Context;
 use crate::error::CliError;
-use crate::ui::{self, Ui};
+use crate::ui::{self, Step, Ui};
 use crate::{artifacts, sse};
 
-/// Boot an image, warm it up and freeze it.
+/// Boot an image, warm it up and freeze it, or freeze a running sandbox.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  forkd snapshot --image py --tag pynp --warm 'import numpy'")]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Example:\n  forkd snapshot --image py --tag pynp --warm 'import numpy'\n  \
+                  forkd snapshot --from-sandbox ID --tag pynp-b\n  forkd snapshot refresh pynp"
+)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
     /// Image to boot
-    #[arg(long)]
-    image: ImageName,
+    #[arg(long, required_unless_present = "from_sandbox")]
+    image: Option<ImageName>,
+    /// A running sandbox in the place of an image: the same as `forkd branch`
+    #[arg(long, value_name = "ID", conflicts_with_all = ["image", "warm", "warm_file", "warm_timeout", "vcpus", "mem", "cpu", "kernel"])]
+    from_sandbox: Option<SandboxId>,
+    /// How a sandbox is written, and whether that is waited for
+    #[command(flatten)]
+    how: How,
     /// Name of the snapshot
-    #[arg(long)]
-    tag: Tag,
+    #[arg(long, required_unless_present = "from_sandbox")]
+    tag: Option<Tag>,
     /// Python statements that warm the interpreter
     #[arg(long, value_name = "CODE")]
     warm: Option<String>,
@@ -47,7 +63,23 @@ pub(crate) struct Args {
     kernel: Option<KernelName>,
 }
 
+/// What else is done with snapshots here.
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Make a snapshot again from its recorded image and warm-up, with the kernel, agent and monitor of now
+    Refresh(snapshot_refresh::Args),
+}
+
 pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
+    if let Some(Verb::Refresh(args)) = args.verb {
+        return snapshot_refresh::run(args, context).await;
+    }
+    if let Some(id) = args.from_sandbox {
+        return branch::run(branch::Args { id, tag: args.tag, how: args.how }, context).await;
+    }
+    if args.how.is_given() {
+        return Err(CliError::usage("--mode and --no-wait go with --from-sandbox"));
+    }
     let request = request(args)?;
     let client = context.client().await?;
     if request.kernel.is_none() {
@@ -65,10 +97,20 @@ pub(crate) async fn create(
     request: &CreateSnapshot,
 ) -> Result<SnapshotInfo, CliError> {
     let step = ui.step(format!("Making snapshot {}", request.tag));
+    follow(client, "/v1/snapshots", request, step).await
+}
+
+/// Asks for a snapshot, and shows how far it is.
+pub(super) async fn follow(
+    client: &Client,
+    path: &str,
+    request: &impl Serialize,
+    step: Step,
+) -> Result<SnapshotInfo, CliError> {
     let body = serde_json::to_vec(request)
         .map_err(|e| CliError::caused(ErrorClass::Internal, "writing the request", e))?;
     let post = client
-        .request(Method::POST, "/v1/snapshots")
+        .request(Method::POST, path)
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::ACCEPT, "text/event-stream");
     let answer = client.send(post.body(client::full(body))).await?;
@@ -105,7 +147,11 @@ fn request(args: Args) -> Result<CreateSnapshot, CliError> {
         memory_mib: args.mem,
         cpu: args.cpu.unwrap_or_default(),
         warm_timeout_secs: args.warm_timeout,
-        ..plainly(args.tag.as_str(), args.image.as_str(), warm.as_deref())
+        ..plainly(
+            &args.tag.map(String::from).unwrap_or_default(),
+            &args.image.map(String::from).unwrap_or_default(),
+            warm.as_deref(),
+        )
     })
 }
 

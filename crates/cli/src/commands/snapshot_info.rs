@@ -32,6 +32,7 @@ fn render(d: &SnapshotInfoDetail, now: u64) -> String {
         ("image", format!("{} ({})", d.image, d.image_hash)),
         ("kernel", d.kernel.clone()),
         ("agent protocol", d.agent_protocol.to_string()),
+        ("state format", d.state_format.map_or_else(|| "unknown".to_owned(), |version| version.to_string())),
         ("depth", d.chain_depth.to_string()),
         ("ancestors", list(&d.ancestors)),
         ("dependents", list(&d.dependents)),

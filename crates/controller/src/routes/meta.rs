@@ -30,7 +30,7 @@ pub(crate) async fn version() -> Json<VersionInfo> {
 )]
 pub(crate) async fn metrics(State(engine): State<Engine>) -> Result<impl IntoResponse, ApiError> {
     let snapshots = engine.snapshots().await?.len();
-    let active = engine.sandboxes().iter().filter(|s| s.ended.is_none()).count();
+    let active = engine.sandboxes().iter().filter(|s| s.ended.is_none() && s.state != "paused").count();
     let text = render(snapshots, active);
     Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text))
 }
@@ -39,7 +39,7 @@ fn render(snapshots: usize, active: usize) -> String {
     format!(
         "# HELP forkd_snapshots_total Snapshots in the store.\n# TYPE forkd_snapshots_total gauge\n\
          forkd_snapshots_total {snapshots}\n\
-         # HELP forkd_sandboxes_active Sandboxes that live.\n# TYPE forkd_sandboxes_active gauge\n\
+         # HELP forkd_sandboxes_active Sandboxes that live, without paused ones.\n# TYPE forkd_sandboxes_active gauge\n\
          forkd_sandboxes_active {active}\n\
          # HELP forkd_build_info Which forkd this is.\n# TYPE forkd_build_info gauge\n\
          forkd_build_info{{version=\"{VERSION}\"}} 1\n"

@@ -7,5 +7,6 @@ pub(crate) mod agent;
 pub(crate) mod artifacts;
 pub(crate) mod chains;
 pub(crate) mod meta;
+pub(crate) mod pause;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;

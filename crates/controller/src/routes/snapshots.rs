@@ -7,7 +7,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use forkd_engine::Engine;
 use forkd_protocol::names::Tag;
-use forkd_protocol::rest::{CreateSnapshot, ErrorBody, RemoveSnapshot, SnapshotInfo};
+use forkd_protocol::rest::{CreateSnapshot, ErrorBody, RefreshSnapshot, RemoveSnapshot, SnapshotInfo};
 use futures::{Stream, stream};
 use http::{HeaderMap, StatusCode, header};
 use tokio::sync::mpsc;
@@ -45,12 +45,46 @@ pub(crate) async fn create(
     Json(request): Json<CreateSnapshot>,
 ) -> Result<Response, ApiError> {
     let (sender, receiver) = mpsc::channel(WAITING);
-    let making = async move { Ok(engine.create_snapshot(request, sender).await?) };
-    if wants_events(&headers) {
-        let events = Sse::new(events(receiver, making)).keep_alive(KeepAlive::default());
+    answer(&headers, receiver, async move { Ok(engine.create_snapshot(request, sender).await?) }).await
+}
+
+/// Make a snapshot again
+///
+/// From the image and the warm-up that it records, with the newest kernel (or the one that is named), agent and monitor.
+/// Where no other tag is asked for the new one takes that of the old one in the moment it is ready; children of the old
+/// one keep what they need. Progress as for making one.
+#[utoipa::path(
+    post, path = "/v1/snapshots/{tag}/refresh", tag = "snapshots", params(("tag" = String, Path)),
+    request_body = RefreshSnapshot,
+    responses(
+        (status = 201, body = SnapshotInfo),
+        (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "it was taken of a sandbox; the new tag is taken; or another was quicker"),
+        (status = 501, body = ErrorBody), (status = 502, body = ErrorBody), (status = 503, body = ErrorBody),
+        (status = 507, body = ErrorBody)
+    )
+)]
+pub(crate) async fn refresh(
+    State(engine): State<Engine>,
+    Name(tag): Name<Tag>,
+    headers: HeaderMap,
+    Json(request): Json<RefreshSnapshot>,
+) -> Result<Response, ApiError> {
+    let (sender, receiver) = mpsc::channel(WAITING);
+    answer(&headers, receiver, async move { Ok(engine.refresh_snapshot(tag, request, sender).await?) }).await
+}
+
+/// The snapshot when it is there, or progress until then where the client wants that.
+async fn answer(
+    headers: &HeaderMap,
+    progress: mpsc::Receiver<String>,
+    making: impl Future<Output = Result<SnapshotInfo, ApiError>> + Send + 'static,
+) -> Result<Response, ApiError> {
+    if wants_events(headers) {
+        let events = Sse::new(events(progress, making)).keep_alive(KeepAlive::default());
         return Ok(events.into_response());
     }
-    let (made, ()) = tokio::join!(making, drain(receiver));
+    let (made, ()) = tokio::join!(making, drain(progress));
     Ok((StatusCode::CREATED, axum::Json(made?)).into_response())
 }
 

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use forkd_memory::extents::Extent;
 
@@ -165,6 +165,14 @@ impl Disk {
     #[must_use]
     pub fn top_extents(&self) -> Vec<Extent> {
         self.top.extents()
+    }
+
+    /// Which file is written to: its inode number.
+    ///
+    /// # Errors
+    /// The host's.
+    pub fn top_inode(&self) -> io::Result<u64> {
+        Ok(self.top.file.metadata()?.ino())
     }
 
     /// What the top holds. With a `new_top` (an empty file), the old one becomes the highest frozen layer

@@ -13,8 +13,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use forkd_protocol::guest::{
-    Eval, Evaluated, Exec, Executed, Frozen, GuestRefusal, Health, Identified, Identity, PATH_EVAL,
-    PATH_EXEC, PATH_FREEZE, PATH_HEALTH, PATH_IDENTITY, PATH_THAW, PATH_WARM, PythonError, Warm,
+    Continuation, Eval, Evaluated, Exec, Executed, Frozen, GUEST_VERSION, GuestRefusal, Health, Identified,
+    Identity, PATH_CONTINUE, PATH_EVAL, PATH_EXEC, PATH_FREEZE, PATH_HEALTH, PATH_IDENTITY, PATH_THAW,
+    PATH_WARM, PythonError, Warm,
 };
 use futures::stream;
 use http::{Request, Response, StatusCode};
@@ -39,13 +40,13 @@ struct Agent {
     last_words: Option<File>,
 }
 
-/// Serves for ever, on threads of its own.
-pub(crate) fn serve(listener: UnixListener, last_words: Option<File>, mood: String) {
+/// Serves for ever, on threads of its own. The workload of a restored guest stands still at first.
+pub(crate) fn serve(listener: UnixListener, last_words: Option<File>, mood: String, restored: bool) {
     let agent = Arc::new(Agent {
         mood,
         identity: Mutex::default(),
         connections: AtomicU64::new(0),
-        frozen: AtomicBool::new(false),
+        frozen: AtomicBool::new(restored),
         last_words,
     });
     std::thread::spawn(move || {
@@ -87,6 +88,7 @@ impl Agent {
         let answer = match path.as_str() {
             PATH_HEALTH => Ok(self.health()),
             PATH_IDENTITY => self.take_identity(request).await,
+            PATH_CONTINUE => self.go_on(request).await,
             PATH_FREEZE => self.freeze().await,
             PATH_THAW => {
                 self.frozen.store(false, Ordering::Relaxed);
@@ -104,7 +106,11 @@ impl Agent {
     fn health(&self) -> Response<Body> {
         let identity = self.identity.lock().map(|i| i.clone()).unwrap_or_default();
         json(&Health {
-            protocol: if self.mood == "other-agent" { 99 } else { 1 },
+            protocol: match self.mood.as_str() {
+                "other-agent" => 99,
+                "old-agent" => 1,
+                _ => GUEST_VERSION,
+            },
             agent: "fake".to_owned(),
             identity,
             warm: true,
@@ -126,7 +132,20 @@ impl Agent {
         if let Ok(mut own) = self.identity.lock() {
             *own = identity.id;
         }
+        self.frozen.store(false, Ordering::Relaxed);
         Ok(json(&Identified { steps: vec![("names".to_owned(), 1)] }))
+    }
+
+    async fn go_on(&self, request: Request<Incoming>) -> Anyhow<Response<Body>> {
+        let _: Continuation = body(request).await?;
+        match self.mood.as_str() {
+            "no-continue" => {
+                Ok(refusal(StatusCode::INTERNAL_SERVER_ERROR, "identity_failed", "the clock cannot be set"))
+            }
+            "die-at-continue" => exit(9),
+            "stall-at-continue" => Ok(stall().await),
+            _ => Ok(json(&Identified { steps: vec![("clock".to_owned(), 1)] })),
+        }
     }
 
     async fn freeze(&self) -> Anyhow<Response<Body>> {

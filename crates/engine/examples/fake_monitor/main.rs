@@ -10,7 +10,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::exit;
@@ -62,15 +62,23 @@ impl Monitor {
                 changed_pages: 0,
                 console_dropped: 0,
                 device_errors: 0,
+                tops: self.tops()?,
             })),
-            Request::Boot(boot) => self.run(boot.roles, fds),
-            Request::Restore(restore) => self.run(restore.roles, fds),
+            Request::Boot(boot) => self.run(boot.roles, fds, false),
+            Request::Restore(restore) => self.run(restore.roles, fds, true),
             Request::Pause => self.enter(Phase::Paused),
             Request::Resume => self.enter(Phase::Running),
             Request::Snapshot(snapshot) => self.write(&snapshot, fds).or_else(unless_full),
             Request::Changed { roles } => self.tell_changed(&roles, fds),
             Request::Stop => exit(0),
         }
+    }
+
+    /// Which file its disk is written to.
+    fn tops(&self) -> Anyhow<Vec<u64>> {
+        let top = self.file(FdRole::Disk { disk: 0, part: DiskPart::Top })?;
+        let top = top.filter(|_| self.mood != "tells-no-top");
+        Ok(top.map(|fd| File::from(fd).metadata().map(|m| m.ino())).transpose()?.into_iter().collect())
     }
 
     fn tell_changed(&self, roles: &[FdRole], fds: Vec<OwnedFd>) -> Anyhow<Reply> {
@@ -90,7 +98,7 @@ impl Monitor {
         }
     }
 
-    fn run(&mut self, roles: Vec<FdRole>, fds: Vec<OwnedFd>) -> Anyhow<Reply> {
+    fn run(&mut self, roles: Vec<FdRole>, fds: Vec<OwnedFd>, restored: bool) -> Anyhow<Reply> {
         match self.mood.as_str() {
             "refuse" => return Ok(refusal("this host lacks what the guest was shown")),
             "unbuildable" => {
@@ -112,7 +120,7 @@ impl Monitor {
         }
         let Some(vsock) = self.file(FdRole::VsockListener)? else { return Ok(refusal("no vsock listener")) };
         let last_words = self.file(FdRole::LastWords)?.map(File::from);
-        agent::serve(UnixListener::from(vsock), last_words, self.mood.clone());
+        agent::serve(UnixListener::from(vsock), last_words, self.mood.clone(), restored);
         self.enter(Phase::Running)
     }
 
@@ -126,8 +134,8 @@ impl Monitor {
         Ok(Reply::Done { micros: 1 })
     }
 
-    /// One page of memory, which differs between a parent and what is written of a machine that goes on; one block of
-    /// the latter's disk.
+    /// One page of memory, which differs between a parent and what is written of a restored machine; one block of the
+    /// latter's disk.
     fn write(&mut self, asked: &Snapshot, fds: Vec<OwnedFd>) -> Anyhow<Reply> {
         match self.mood.as_str() {
             "refuse-snapshot" => return Ok(refusal("it cannot be written")),
@@ -137,6 +145,7 @@ impl Monitor {
             }
             _ => {}
         }
+        let parent = asked.memory == MemoryMode::Flat && !asked.resume;
         let (mut disk, mut new_top, mut memory) = (LayerStats::default(), None, Ok(()));
         for (role, fd) in asked.roles.iter().zip(fds) {
             let mut file = File::from(fd);
@@ -144,13 +153,12 @@ impl Monitor {
                 FdRole::StateOut => file.write_all_at(b"state of a fake machine", 0)?,
                 FdRole::MemoryOut => {
                     file.set_len(128 << 20)?;
-                    let page = [if asked.resume { 8 } else { 7 }; 4096];
-                    memory = file.write_all_at(&page, 4096);
+                    memory = file.write_all_at(&[if parent { 7 } else { 8 }; 4096], 4096);
                     if asked.memory != MemoryMode::Live {
                         std::mem::replace(&mut memory, Ok(()))?;
                     }
                 }
-                FdRole::DiskExtentsOut { .. } if asked.resume => {
+                FdRole::DiskExtentsOut { .. } if !parent => {
                     file.write_all_at(&extents(&[(2, 1)]), 0)?;
                     disk = LayerStats { extents: 1, bytes: 4096 };
                 }
@@ -166,13 +174,18 @@ impl Monitor {
                 _ => return Ok(refusal("an output that is none")),
             }
         }
-        if let Some(new_top) = new_top {
-            let top = FdRole::Disk { disk: 0, part: DiskPart::Top };
-            if let Some((_, old)) = self.files.iter_mut().find(|(role, _)| *role == top) {
-                File::from(std::mem::replace(old, new_top)).write_all_at(&[9; 4096], 2 * 4096)?;
+        let top = FdRole::Disk { disk: 0, part: DiskPart::Top };
+        if let Some((_, old)) = self.files.iter_mut().find(|(role, _)| *role == top && !parent) {
+            File::from(old.try_clone()?).write_all_at(&[9; 4096], 2 * 4096)?;
+            if let Some(new_top) = new_top {
+                *old = new_top;
             }
-        } else {
+        }
+        if !asked.resume {
             self.phase = Phase::Paused;
+        }
+        if self.mood == "die-at-write" {
+            exit(7);
         }
         let memory = LayerStats { extents: 1, bytes: 4096 };
         Ok(Reply::Snapshotted(Snapshotted { pause_us: 1, memory, disks: vec![disk], writer: None }))

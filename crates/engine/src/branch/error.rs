@@ -26,11 +26,12 @@ pub enum BranchError {
         "the sandbox runs in an older monitor, which writes whole snapshots only; branch it with mode full"
     )]
     OldMonitor,
-    /// An earlier branch broke in the middle of freezing the disk.
+    /// An earlier branch broke in the middle of freezing the disk, and the monitor is too old to tell what it writes to.
     #[error(
-        "an earlier branch of this sandbox broke while its disk was frozen ({0}); fork a new sandbox to branch from"
+        "an earlier branch of this sandbox broke while its disk was frozen, and its monitor does not tell how far it \
+         came; fork a new sandbox"
     )]
-    DiskUnknown(String),
+    DiskUnknown,
     /// The sandbox was found again after a restart by a forkd that did not note what it lies on.
     #[error("it is not known which snapshot this sandbox lies on; fork a new sandbox to branch from")]
     OriginUnknown,
@@ -66,7 +67,7 @@ impl BranchError {
             Self::WriterNoRoom(_) => ErrorClass::Exhausted,
             Self::NotFrozen(_)
             | Self::OldMonitor
-            | Self::DiskUnknown(_)
+            | Self::DiskUnknown
             | Self::OriginUnknown
             | Self::NotReady { .. } => ErrorClass::Conflict,
             Self::WriterFailed(_) | Self::WriterKilled => ErrorClass::Internal,
@@ -82,9 +83,7 @@ impl BranchError {
             Self::WriterNoRoom(_) => Some(NO_SPACE),
             Self::WriterFailed(_) | Self::WriterKilled => Some("writer_failed"),
             Self::NotReady { .. } => Some("snapshot_not_ready"),
-            Self::Contradiction(_) | Self::OtherParent(_) | Self::DiskUnknown(_) | Self::OriginUnknown => {
-                None
-            }
+            Self::Contradiction(_) | Self::OtherParent(_) | Self::DiskUnknown | Self::OriginUnknown => None,
         }
     }
 }

@@ -13,12 +13,14 @@ mod error;
 mod plan;
 mod progress;
 mod take;
+mod tops;
 
 use std::sync::Arc;
 
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
-use forkd_protocol::rest::{BranchRequest, SnapshotInfo};
+use forkd_protocol::rest::{BranchRequest, SnapshotInfo, SnapshotTiming};
+use forkd_store::{Manifest, SnapshotMeta, Store};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::{info, warn};
 
@@ -26,6 +28,7 @@ pub use error::BranchError;
 use plan::Plan;
 pub(crate) use progress::Progress;
 use take::Taken;
+pub(crate) use tops::reconcile_tops;
 
 use crate::engine::Shared;
 use crate::error::EngineError;
@@ -79,4 +82,22 @@ async fn work(
     }
     info!(tag = %plan.tag, "the writer of a branch has ended");
     drop(permit);
+}
+
+/// What a snapshot of a restored machine has in common with the one that it was restored from.
+pub(crate) fn meta_over(store: &Store, manifest: &Manifest) -> Result<SnapshotMeta, EngineError> {
+    Ok(SnapshotMeta {
+        image: store.image_below(&manifest.image),
+        kernel: manifest.kernel.parse()?,
+        vcpus: manifest.vcpus,
+        memory_mib: manifest.memory_mib,
+        cpu: manifest.cpu,
+        warm: manifest.warm.clone(),
+        timing: SnapshotTiming::default(),
+        pause_ms: None,
+        workload_pause_ms: None,
+        branched_from: None,
+        agent_protocol: manifest.agent_protocol,
+        below: None,
+    })
 }

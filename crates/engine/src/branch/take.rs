@@ -12,19 +12,18 @@ use tokio::net::unix::pipe;
 use tokio::sync::OwnedRwLockReadGuard;
 use tracing::{debug, warn};
 
-use super::BranchError;
 use super::plan::Plan;
+use super::tops::{keep_top, reconcile_tops};
+use super::{BranchError, meta_over};
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, is_full};
 use crate::fault;
-use crate::monitor::{Branched, MonitorError};
+use crate::monitor::MonitorError;
 use crate::sandbox::{Command, Handle};
 use crate::snapshot::millis as millis_since;
 
 /// Most bytes of what a writer says.
 const MAX_STATUS: u64 = 4096;
-/// How often a guest that does not hear is told to go on.
-const THAW_ATTEMPTS: u32 = 5;
 
 /// A sandbox that was written, or is being written by its writer, and runs on.
 #[derive(Debug)]
@@ -36,6 +35,8 @@ pub(super) struct Taken {
     writer: Option<pipe::Receiver>,
     mode: BranchMode,
     source: String,
+    /// What the source was forked from: it may have been paused since, and lie on something that has no tag.
+    parent: Option<String>,
     vm_pause: Duration,
     workload_pause: Duration,
     changed: Option<(Duration, u64)>,
@@ -80,21 +81,19 @@ impl Taken {
         handle: &Handle,
         plan: &Plan,
     ) -> Result<Self, EngineError> {
-        let mut unknown = handle.turns.disk.lock().await;
+        let turn = handle.turns.disk.lock().await;
         handle.check_running()?;
-        if let Some(why) = unknown.as_ref() {
-            return Err(BranchError::DiskUnknown(why.clone()).into());
-        }
         let keeps_row = Arc::clone(&handle.turns.publishing).read_owned().await;
-        let (store, tag, id) = (shared.store.clone(), plan.tag.clone(), handle.id.clone());
-        let (launcher, dir, mode) =
-            (Arc::clone(&shared.launcher), handle.dir.clone(), memory_mode(plan.mode));
+        let (beginning, of, tag) = (Arc::clone(shared), handle.clone(), plan.tag.clone());
+        let mode = memory_mode(plan.mode);
         let begun = blocking(move || -> Result<_, EngineError> {
+            let Shared { store, launcher, .. } = &*beginning;
             // Asked while the workload runs: a monitor looks through all of its memory for its answer.
-            if mode != MemoryMode::Flat && launcher.status(&dir)?.version < BRANCH_VERSION {
+            if mode != MemoryMode::Flat && launcher.status(&of.dir)?.version < BRANCH_VERSION {
                 return Err(BranchError::OldMonitor.into());
             }
-            let template = store.template(&id)?.ok_or(BranchError::OriginUnknown)?;
+            reconcile_tops(&beginning, &of)?;
+            let template = store.template(&of.id)?.ok_or(BranchError::OriginUnknown)?;
             Ok((template, store.begin_snapshot(&tag)?))
         });
         let (template, draft) = begun.await??;
@@ -107,10 +106,8 @@ impl Taken {
 
         fault::at!("engine::branch::reserved");
         let since = Instant::now();
-        if let Err(e) = freeze(shared, handle).await {
-            thaw(shared, handle).await;
-            return Err(e);
-        }
+        let frozen = handle.freeze(&shared.config.bounds).await?;
+        frozen.map_err(BranchError::NotFrozen)?;
         let (launcher, dir, disk_bytes) =
             (Arc::clone(&shared.launcher), handle.dir.clone(), template.manifest.image.size_bytes);
         let writing = blocking(move || {
@@ -121,11 +118,11 @@ impl Taken {
         });
         let written = writing.await;
         fault::at!("engine::branch::written");
-        thaw(shared, handle).await;
+        handle.thaw(&shared.config.bounds).await;
         fault::at!("engine::branch::thawed");
         let workload_pause = since.elapsed();
         let (draft, branched) = written?;
-        let mut branched = branched.map_err(|e| not_branched(e, &mut unknown))?;
+        let mut branched = branched?;
         debug!(sandbox = %handle.id, ?workload_pause, pause_us = branched.told.pause_us, "branched");
         let (vm_pause, writer) = (Duration::from_micros(branched.told.pause_us), branched.writer());
         if let Some(pid) = branched.told.writer {
@@ -137,12 +134,20 @@ impl Taken {
                 debug!(sandbox = %handle.id, error = %chain(&e), "the writer stays with its source");
             }
         }
-        let new_top = keep_top(shared, handle, branched, disk_bytes).await;
-        let new_top = new_top.inspect_err(|e| *unknown = Some(chain(e)))?;
+        let (keeping, of) = (Arc::clone(shared), handle.clone());
+        // Where this fails the next one tries again.
+        let kept = blocking(move || -> Result<_, EngineError> {
+            let frozen = branched.settle()?;
+            fault::at!("engine::branch::tops_settled");
+            let layer = keep_top(&keeping.store, &of, &frozen, disk_bytes)?;
+            keeping.store.count_branch(&of.id)?;
+            Ok(layer)
+        });
+        let new_top = kept.await??;
         fault::at!("engine::branch::top_kept");
         let below = template.manifest.disk.iter().chain(&template.frozen).cloned();
         let disk = below.chain(new_top).collect();
-        drop(unknown);
+        drop(turn);
         let writer =
             writer.map(pipe::Receiver::from_owned_fd).transpose().map_err(BranchError::WriterFailed)?;
         let _ = handle.commands.send(Command::Branched);
@@ -153,6 +158,7 @@ impl Taken {
             writer,
             mode: plan.mode,
             source: handle.id.to_string(),
+            parent: handle.view.borrow().info.snapshot_id.clone(),
             vm_pause,
             workload_pause,
             changed,
@@ -185,22 +191,16 @@ impl Taken {
         let manifest = &self.template.manifest;
         let flat = self.mode == BranchMode::Full;
         let meta = SnapshotMeta {
-            image: shared.store.image_below(&manifest.image),
-            kernel: manifest.kernel.parse()?,
-            vcpus: manifest.vcpus,
-            memory_mib: manifest.memory_mib,
-            cpu: manifest.cpu,
-            warm: manifest.warm.clone(),
             timing: SnapshotTiming { write_ms: millis_since(began), ..SnapshotTiming::default() },
             pause_ms: Some(millis(self.vm_pause)),
             workload_pause_ms: Some(millis(self.workload_pause)),
             branched_from: Some(self.source.clone()),
-            agent_protocol: manifest.agent_protocol,
             below: Some(Below {
-                parent: self.template.id.clone(),
+                parent: self.parent.take().unwrap_or_else(|| self.template.id.clone()),
                 memory: if flat { Vec::new() } else { manifest.memory.clone() },
                 disk: self.disk.clone(),
             }),
+            ..meta_over(&shared.store, manifest)?
         };
         let draft = self.draft;
         let record = blocking(move || draft.publish(meta)).await??;
@@ -225,56 +225,6 @@ async fn count_changes(shared: &Arc<Shared>, handle: &Handle) -> Result<(Duratio
     let (launcher, dir, began) = (Arc::clone(&shared.launcher), handle.dir.clone(), Instant::now());
     let pages = blocking(move || launcher.status(&dir)).await??.changed_pages;
     Ok((began.elapsed(), pages * 4096))
-}
-
-async fn freeze(shared: &Shared, handle: &Handle) -> Result<(), EngineError> {
-    let frozen = tokio::select! {
-        frozen = handle.guest.freeze(&shared.config.bounds) => frozen,
-        over = handle.over() => return Err(over.into()),
-    };
-    Ok(frozen.map(drop).map_err(BranchError::NotFrozen)?)
-}
-
-/// The source goes on whatever came before. One that does not hear is told again.
-async fn thaw(shared: &Shared, handle: &Handle) {
-    for attempt in 1..=THAW_ATTEMPTS {
-        tokio::select! {
-            told = handle.guest.thaw(&shared.config.bounds) => match told {
-                Ok(()) => return,
-                Err(e) => warn!(sandbox = %handle.id, attempt, error = %chain(&e), "the workload was not thawed"),
-            },
-            _ = handle.over() => return,
-        }
-    }
-}
-
-/// A monitor that refused has changed nothing. One that broke off may have frozen its disk.
-fn not_branched(e: MonitorError, unknown: &mut Option<String>) -> EngineError {
-    if !e.changed_nothing() {
-        *unknown = Some(chain(&e));
-    }
-    e.into()
-}
-
-/// The frozen top becomes a layer of the store, which the sandbox and all its later branches share. None where nothing
-/// was written to it.
-async fn keep_top(
-    shared: &Arc<Shared>,
-    handle: &Handle,
-    branched: Branched,
-    disk_bytes: u64,
-) -> Result<Option<LayerRef>, EngineError> {
-    let (store, id) = (shared.store.clone(), handle.id.clone());
-    let kept = blocking(move || -> Result<_, EngineError> {
-        let frozen = branched.settle()?;
-        fault::at!("engine::branch::tops_settled");
-        let empty = branched.told.disks.first().is_none_or(|top| top.extents == 0);
-        if empty {
-            return Ok(frozen.remove().map(|()| None)?);
-        }
-        Ok(Some(store.adopt_layer(&id, &frozen.data, &frozen.table, disk_bytes)?))
-    });
-    kept.await?
 }
 
 /// Waits until the writer has ended, and says how.

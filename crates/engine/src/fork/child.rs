@@ -9,6 +9,7 @@ use forkd_protocol::guest::{Identified, PATH_IDENTITY};
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::ForkTiming;
 use forkd_store::OpenSnapshot;
+use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -16,7 +17,7 @@ use tracing::{debug, warn};
 use super::ChildError;
 use crate::fault;
 use crate::guest::{Guest, GuestError, Limits, SMALL_ANSWER};
-use crate::identity::new_identity;
+use crate::identity::{EntropyError, new_identity};
 use crate::monitor::{Launcher, Monitor, MonitorError, RunDir};
 use crate::sandbox::Born;
 
@@ -104,8 +105,12 @@ fn learn_hot(request: &Arc<Request>, id: &SandboxId, dir: RunDir) {
     });
 }
 
-/// Removes a child and tells how its monitor ended, where that is why.
 async fn fail(id: SandboxId, monitor: Monitor, e: ChildError) -> Result<Born, ChildError> {
+    Err(discard(id, monitor, e).await)
+}
+
+/// Removes a child and tells how its monitor ended, where that is why.
+pub(crate) async fn discard(id: SandboxId, monitor: Monitor, e: ChildError) -> ChildError {
     let removing = tokio::task::spawn_blocking(move || {
         let e = match e {
             ChildError::Monitor(MonitorError::Ended(_)) => MonitorError::Ended(monitor.post_mortem()).into(),
@@ -118,7 +123,7 @@ async fn fail(id: SandboxId, monitor: Monitor, e: ChildError) -> Result<Born, Ch
         monitor.discard();
         e
     });
-    Err(removing.await.unwrap_or(ChildError::Broken))
+    removing.await.unwrap_or(ChildError::Broken)
 }
 
 /// The part that blocks: a process, and the machine in it.
@@ -138,39 +143,36 @@ fn launch(request: &Request, id: &SandboxId) -> Result<(Monitor, ForkTiming), Mo
     }
 }
 
-/// Tells a child who it is; until it listens, tries again.
 async fn identify(request: &Request, id: &SandboxId, guest: &Guest) -> Result<Identified, ChildError> {
-    let mut hindrance = None;
-    let telling = tell_identity(request, id, guest, &mut hindrance);
-    match tokio::time::timeout(request.answer, telling).await {
-        Ok(told) => told,
-        Err(_) => {
-            let source = hindrance.map(Box::new);
-            Err(ChildError::Identity(GuestError::Late {
-                what: "its identity",
-                after: request.answer,
-                source,
-            }))
-        }
-    }
+    let question = || new_identity(id, &request.env);
+    tell(guest, PATH_IDENTITY, request.answer, ChildError::Identity, question).await
 }
 
-async fn tell_identity(
-    request: &Request,
-    id: &SandboxId,
+/// Tells a restored guest something; until it listens, tries again. Whatever is told may be told twice.
+pub(crate) async fn tell<Q: Serialize + Sync>(
     guest: &Guest,
-    hindrance: &mut Option<GuestError>,
+    path: &'static str,
+    bound: Duration,
+    failed: fn(GuestError) -> ChildError,
+    question: impl Fn() -> Result<Q, EntropyError>,
 ) -> Result<Identified, ChildError> {
-    loop {
-        reach(guest, hindrance).await;
-        let identity = new_identity(id, &request.env).map_err(ChildError::Entropy)?;
-        // Bounded by the caller, all of it together.
-        match guest.post(PATH_IDENTITY, &identity, Limits { time: None, bytes: SMALL_ANSWER }).await {
-            // Told again: an agent that has taken on this sandbox's identity does nothing twice.
-            Err(e) if e.is_broken_connection() => *hindrance = Some(e),
-            told => return told.map_err(ChildError::Identity),
+    let mut hindrance = None;
+    let telling = async {
+        loop {
+            reach(guest, &mut hindrance).await;
+            let question = question().map_err(ChildError::Entropy)?;
+            // Bounded below, all of it together.
+            match guest.post(path, &question, Limits { time: None, bytes: SMALL_ANSWER }).await {
+                // Told again: an agent that has done it already does no harm.
+                Err(e) if e.is_broken_connection() => hindrance = Some(e),
+                told => return told.map_err(failed),
+            }
+            tokio::time::sleep(RETRY_MAX).await;
         }
-        tokio::time::sleep(RETRY_MAX).await;
+    };
+    match tokio::time::timeout(bound, telling).await {
+        Ok(told) => told,
+        Err(_) => Err(failed(GuestError::Late { what: path, after: bound, source: hindrance.map(Box::new) })),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Why children could not be forked.
 
+use std::ops::RangeInclusive;
+
 use forkd_protocol::error::{ErrorClass, chain};
 use forkd_protocol::names::SandboxId;
 
@@ -18,6 +20,21 @@ pub enum ForkError {
         /// Which failed, and why.
         failed: Vec<(SandboxId, ChildError)>,
     },
+    /// The snapshot is of another time. Make it again, or use the forkd that made it.
+    #[error(
+        "snapshot {tag:?} has {what} of version {found}, this forkd knows {} to {}: make it again with `forkd snapshot \
+         refresh {tag}`, or use the forkd that made it", .known.start(), .known.end()
+    )]
+    Version {
+        /// Its tag.
+        tag: String,
+        /// Which part of it.
+        what: &'static str,
+        /// Version of that part.
+        found: u32,
+        /// What is understood here.
+        known: RangeInclusive<u32>,
+    },
     /// A child was killed while its request was still being carried out.
     #[error("the children were given up while they were starting")]
     GivenUp,
@@ -32,6 +49,9 @@ pub enum ChildError {
     /// Its agent did not take the new identity.
     #[error("the guest did not take its new identity")]
     Identity(#[source] GuestError),
+    /// The agent of one that was paused did not go on.
+    #[error("the guest did not go on after its pause")]
+    Continuation(#[source] GuestError),
     /// The host's generator gave no entropy.
     #[error("the host gave no entropy")]
     Entropy(#[source] EntropyError),
@@ -47,15 +67,25 @@ fn first(failed: &[(SandboxId, ChildError)]) -> String {
     failed.first().map_or_else(String::new, |(_, e)| chain(e))
 }
 
+impl ChildError {
+    /// Who has to act.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Monitor(e) => e.class(),
+            Self::Identity(_) | Self::Continuation(_) => ErrorClass::GuestFault,
+            Self::GivenUp => ErrorClass::Conflict,
+            Self::Entropy(_) | Self::Broken => ErrorClass::Internal,
+        }
+    }
+}
+
 impl ForkError {
     /// Who has to act: what the first failure says.
     pub fn class(&self) -> ErrorClass {
-        let Self::Children { failed, .. } = self else { return ErrorClass::Conflict };
-        match failed.first().map(|(_, e)| e) {
-            Some(ChildError::Monitor(e)) => e.class(),
-            Some(ChildError::Identity(_)) => ErrorClass::GuestFault,
-            Some(ChildError::GivenUp) => ErrorClass::Conflict,
-            Some(ChildError::Entropy(_) | ChildError::Broken) | None => ErrorClass::Internal,
+        match self {
+            Self::Children { failed, .. } => failed.first().map_or(ErrorClass::Internal, |(_, e)| e.class()),
+            Self::Version { .. } => ErrorClass::HostUnfit,
+            Self::GivenUp => ErrorClass::Conflict,
         }
     }
 
@@ -66,6 +96,7 @@ impl ForkError {
                 Some(ChildError::Monitor(e)) => e.code().unwrap_or("fork_failed"),
                 _ => "fork_failed",
             },
+            Self::Version { .. } => "version_mismatch",
             Self::GivenUp => "given_up",
         })
     }

@@ -11,22 +11,23 @@ mod error;
 use std::sync::Arc;
 use std::time::Instant;
 
+use forkd_protocol::control::STATE_VERSION;
+use forkd_protocol::guest::GUEST_VERSION;
 use forkd_protocol::names::{NameError, SandboxId, Tag};
 use forkd_protocol::rest::{BranchRequest, CreateSandboxes, ForkTiming, MAX_CHILDREN, SandboxInfo};
-use forkd_store::{SandboxRow, Store};
+use forkd_store::{OpenSnapshot, SandboxRow, Store};
 use futures::future::join_all;
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub(crate) use child::reach;
 use child::{Request, bear};
+pub(crate) use child::{discard, reach, tell};
 pub use error::{ChildError, ForkError};
 
 use crate::branch::branch;
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, RequestError, in_range};
 use crate::fault;
-use crate::guest::GuestError;
 use crate::ids::unix_now;
 use crate::monitor::MonitorError;
 use crate::sandbox::{Command, Handle, Life, SandboxError, Surroundings, Task};
@@ -46,7 +47,7 @@ pub(crate) async fn fork(
     shared.branches.check_ready(tag.as_str())?;
     let store = shared.store.clone();
     let snapshot = blocking(move || store.open_snapshot(&tag)).await??;
-    GuestError::check_version(snapshot.record.manifest.agent_protocol)?;
+    check_versions(&snapshot)?;
     let request = Arc::new(Request {
         launcher: Arc::clone(&shared.launcher),
         snapshot,
@@ -58,6 +59,20 @@ pub(crate) async fn fork(
     });
     let brood = Brood::start(shared, &request, &asked)?;
     brood.raise(shared, asked.n).await
+}
+
+/// Refuses a snapshot that is too old or too new for the programs of now.
+fn check_versions(snapshot: &OpenSnapshot) -> Result<(), ForkError> {
+    let agent = ("an agent", Some(snapshot.record.manifest.agent_protocol), 1..=GUEST_VERSION);
+    let state = ("a machine state", snapshot.state_format, STATE_VERSION..=STATE_VERSION);
+    for (what, found, known) in [agent, state] {
+        // A state that does not even begin as one is refused by the monitor.
+        if let Some(found) = found.filter(|found| !known.contains(found)) {
+            let tag = snapshot.record.info.tag.clone();
+            return Err(ForkError::Version { tag, what, found, known });
+        }
+    }
+    Ok(())
 }
 
 /// Where children of a sandbox are asked for: branches it and asks for those of the new snapshot.

@@ -146,7 +146,12 @@ impl Guest {
         Ok(())
     }
 
-    /// Ends all idle connections and keeps none from now on: the sandbox is over.
+    /// Another life begins: connections are kept again.
+    pub(crate) fn open(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).closed = false;
+    }
+
+    /// Ends all idle connections and keeps none from now on: this life is over.
     pub(crate) fn close(&self) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.closed = true;

@@ -1,13 +1,12 @@
 //! Having a running machine written, while it goes on.
 
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use forkd_protocol::control::{FdRole, MemoryMode, Reply, Request, Snapshot, Snapshotted, Status};
 use forkd_store::DraftFiles;
 
-use super::launch::Parcel;
+use super::launch::{Parcel, done};
 use super::process::{ask, snapshotted};
 use super::{Launcher, MonitorError, RunDir};
 use crate::fault;
@@ -69,6 +68,24 @@ impl Launcher {
         }
     }
 
+    /// Has a machine write what it changed, after which it stands still; blocks. Its disk stays as it is. Where it is
+    /// refused the machine goes on as if nothing had been asked.
+    pub(crate) fn write_paused(&self, dir: &RunDir, draft: &DraftFiles) -> Result<Snapshotted, MonitorError> {
+        let mut parcel = Parcel::default();
+        parcel.add(FdRole::StateOut, draft.state.as_fd());
+        parcel.add(FdRole::MemoryOut, draft.memory.as_fd());
+        parcel.add(FdRole::MemoryExtentsOut, draft.memory_extents.as_fd());
+        parcel.add(FdRole::DiskExtentsOut { disk: 0 }, draft.disk_extents.as_fd());
+        let memory = MemoryMode::Changed;
+        let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: false, memory });
+        snapshotted(ask(dir, &request, &parcel.fds, self.bounds().write), self.store())
+    }
+
+    /// Lets a machine that stands still run; blocks.
+    pub(crate) fn run_on(&self, dir: &RunDir) -> Result<(), MonitorError> {
+        done(ask(dir, &Request::Resume, &[], self.bounds().control)?)
+    }
+
     /// What a monitor says about itself; blocks.
     pub(crate) fn status(&self, dir: &RunDir) -> Result<Status, MonitorError> {
         match ask(dir, &Request::Status, &[], self.bounds().control)? {
@@ -87,15 +104,5 @@ impl Branched {
     /// Puts the new top in the place of the frozen one.
     pub(crate) fn settle(&self) -> Result<FrozenTop, MonitorError> {
         self.dir.settle_tops()
-    }
-}
-
-impl FrozenTop {
-    /// For a top that holds nothing.
-    pub(crate) fn remove(&self) -> Result<(), MonitorError> {
-        for path in [&self.data, &self.table] {
-            fs::remove_file(path).map_err(|e| MonitorError::file("remove", path, e))?;
-        }
-        Ok(())
     }
 }

@@ -318,7 +318,8 @@ impl<'a> Parcel<'a> {
     }
 }
 
-fn done(reply: Reply) -> Result<(), MonitorError> {
+/// Nothing but that it was done.
+pub(super) fn done(reply: Reply) -> Result<(), MonitorError> {
     if let Reply::Done { .. } = reply { Ok(()) } else { Err(MonitorError::WrongAnswer) }
 }
 

@@ -13,8 +13,8 @@ mod pool;
 mod process;
 mod rundir;
 
-pub(crate) use branch::Branched;
+pub(crate) use branch::FrozenTop;
 pub use error::MonitorError;
 pub(crate) use launch::{Launcher, ParentPlan, stop_by_socket};
 pub(crate) use process::{Monitor, NOTICE_END_WITHIN, Watch};
-pub(crate) use rundir::{RunDir, check_root};
+pub(crate) use rundir::{Mended, RunDir, check_root};

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +40,15 @@ pub(crate) struct BranchFiles {
     pub(crate) top: File,
     /// Where it lists what the old one holds.
     pub(crate) table: File,
+}
+
+/// What a branch that broke off has done to the disk.
+#[derive(Debug)]
+pub(crate) enum Mended {
+    /// This top, which nobody writes to any more.
+    Frozen(FrozenTop),
+    /// Nothing, or nothing that is left to do.
+    NotFrozen,
 }
 
 impl RunDir {
@@ -105,7 +115,32 @@ impl RunDir {
 
     /// Whether a branch broke off in the middle of freezing the disk.
     pub(crate) fn has_branch_files(&self) -> bool {
-        [self.new_top(), self.frozen_top()].iter().any(|path| path.exists())
+        [self.new_top(), self.frozen_top(), self.frozen_table()].iter().any(|path| path.exists())
+    }
+
+    /// Brings the tops in order after a branch that broke off, given the inode of the file that the monitor writes to.
+    /// Returns the top that was frozen, where one was and is still here; `None` in the place of that where it cannot be
+    /// told.
+    pub(crate) fn mend_tops(&self, written: Option<u64>) -> Result<Option<Mended>, MonitorError> {
+        let frozen = FrozenTop { data: self.frozen_top(), table: self.frozen_table() };
+        if self.new_top().exists() {
+            let is_written = |path: PathBuf| fs::metadata(path).is_ok_and(|m| Some(m.ino()) == written);
+            if is_written(self.top()) {
+                self.remove_branch_files()?;
+                return Ok(Some(Mended::NotFrozen));
+            }
+            if !is_written(self.new_top()) {
+                return Ok(None);
+            }
+            self.settle_tops()?;
+            return Ok(Some(Mended::Frozen(frozen)));
+        }
+        if frozen.data.exists() {
+            return Ok(Some(Mended::Frozen(frozen)));
+        }
+        // It was taken in; this is what was left to remove.
+        remove_if_there(&[frozen.table])?;
+        Ok(Some(Mended::NotFrozen))
     }
 
     /// Makes what a machine that is branched is handed for its disk.
@@ -127,12 +162,14 @@ impl RunDir {
         remove_if_there(&[self.new_top(), self.frozen_table()])
     }
 
-    /// The new top takes the place of the frozen one.
+    /// The new top takes the place of the frozen one; half of that may be done already.
     pub(crate) fn settle_tops(&self) -> Result<FrozenTop, MonitorError> {
         let rename = |from: PathBuf, to: PathBuf| {
             fs::rename(&from, &to).map_err(|e| MonitorError::file("move", &from, e))
         };
-        rename(self.top(), self.frozen_top())?;
+        if !self.frozen_top().exists() {
+            rename(self.top(), self.frozen_top())?;
+        }
         fault::at!("engine::branch::top_moved");
         rename(self.new_top(), self.top())?;
         Ok(FrozenTop { data: self.frozen_top(), table: self.frozen_table() })
@@ -179,9 +216,12 @@ impl RunDir {
         ])
     }
 
-    /// The bytes of the serial console, as far as the monitor kept them.
+    /// The bytes of the serial console, as far as the monitor kept them; none where no machine has had this folder yet.
     pub(crate) fn read_console(&self) -> io::Result<Vec<u8>> {
-        tail(&self.console(), MAX_LOG_BYTES)
+        match tail(&self.console(), MAX_LOG_BYTES) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            read => read,
+        }
     }
 
     /// What the monitor said, the newest where it said much.

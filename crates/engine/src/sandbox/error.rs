@@ -9,11 +9,19 @@ pub enum SandboxError {
     #[error("sandbox {0} not found")]
     NotFound(String),
     /// It has not confirmed its identity yet, stands still, or is being removed.
-    #[error("sandbox {id} is {state}, not running")]
+    #[error("sandbox {id} is {state}, not running{}", resume_hint(.id, .state))]
     NotRunning {
         /// Which.
         id: String,
-        /// `starting`, `paused`, `stopping`.
+        /// `starting`, `pausing`, `paused`, `resuming`, `stopping`.
+        state: &'static str,
+    },
+    /// It was to be continued, and is not paused.
+    #[error("sandbox {id} is {state}, not paused")]
+    NotPaused {
+        /// Which.
+        id: String,
+        /// Any other state.
         state: &'static str,
     },
     /// It ended by itself; it stays listed until it is killed.
@@ -44,12 +52,16 @@ pub enum SandboxError {
     },
 }
 
+fn resume_hint(id: &str, state: &str) -> String {
+    if state == "paused" { format!("; continue it with `forkd resume {id}`") } else { String::new() }
+}
+
 impl SandboxError {
     /// Who has to act.
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::NotFound(_) => ErrorClass::NotFound,
-            Self::NotRunning { .. } | Self::Ended { .. } => ErrorClass::Conflict,
+            Self::NotRunning { .. } | Self::NotPaused { .. } | Self::Ended { .. } => ErrorClass::Conflict,
             Self::NotRemoved { .. } | Self::Unreadable { .. } => ErrorClass::Internal,
         }
     }
@@ -59,6 +71,7 @@ impl SandboxError {
         match self {
             Self::NotFound(_) => "not_found",
             Self::NotRunning { .. } => "not_running",
+            Self::NotPaused { .. } => "not_paused",
             Self::Ended { .. } => "sandbox_ended",
             Self::NotRemoved { .. } => "not_removed",
             Self::Unreadable { .. } => "internal",

@@ -3,16 +3,22 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::SandboxInfo;
 use tokio::sync::{mpsc, watch};
+use tracing::warn;
 
 use super::{Command, Life, SandboxError, Turns};
-use crate::guest::Guest;
+use crate::config::Bounds;
+use crate::guest::{Guest, GuestError};
 use crate::monitor::RunDir;
 
 /// How many ids of removed sandboxes are remembered, so that removing one again succeeds.
 const REMEMBERED: usize = 4096;
+
+/// How often a guest that does not hear is told to go on.
+const THAW_ATTEMPTS: u32 = 5;
 
 /// What others may know about a sandbox; written by its task alone.
 #[derive(Debug, Clone)]
@@ -87,27 +93,68 @@ impl Registry {
     }
 }
 
+impl View {
+    /// An error where nothing can be run in it now.
+    pub(super) fn check_running(&self) -> Result<(), SandboxError> {
+        match self.life {
+            Life::Running => Ok(()),
+            Life::Ended => Err(ended(&self.info)),
+            life => Err(SandboxError::NotRunning { id: self.info.id.clone(), state: life.name() }),
+        }
+    }
+
+    /// An error where there is nothing to continue.
+    pub(super) fn check_paused(&self) -> Result<(), SandboxError> {
+        match self.life {
+            Life::Paused => Ok(()),
+            Life::Ended => Err(ended(&self.info)),
+            life => Err(SandboxError::NotPaused { id: self.info.id.clone(), state: life.name() }),
+        }
+    }
+}
+
 impl Handle {
     /// An error where nothing can be run in it now.
     pub(crate) fn check_running(&self) -> Result<(), SandboxError> {
-        let view = self.view.borrow();
-        match view.life {
-            Life::Running => Ok(()),
-            Life::Ended => Err(ended(&view.info)),
-            Life::Starting | Life::Paused | Life::Stopping => {
-                Err(SandboxError::NotRunning { id: view.info.id.clone(), state: view.life.name() })
-            }
-        }
+        self.view.borrow().check_running()
+    }
+
+    /// An error where there is nothing to continue.
+    pub(crate) fn check_paused(&self) -> Result<(), SandboxError> {
+        self.view.borrow().check_paused()
     }
 
     /// Resolves when it runs no longer, with what to tell whoever waits for its agent.
     pub(crate) async fn over(&self) -> SandboxError {
         let mut view = self.view.clone();
-        let over = |v: &View| matches!(v.life, Life::Stopping | Life::Ended);
-        match view.wait_for(over).await {
-            Ok(view) if view.life == Life::Ended => ended(&view.info),
-            Ok(view) => SandboxError::NotRunning { id: view.info.id.clone(), state: view.life.name() },
-            Err(_) => SandboxError::NotFound(self.id.to_string()),
+        let over = |v: &View| matches!(v.life, Life::Paused | Life::Stopping | Life::Ended);
+        let view = view.wait_for(over).await;
+        let error = view.ok().and_then(|view| view.check_running().err());
+        error.unwrap_or_else(|| SandboxError::NotFound(self.id.to_string()))
+    }
+
+    /// Has the workload stand still. Where it does not, it goes on.
+    pub(crate) async fn freeze(&self, bounds: &Bounds) -> Result<Result<(), GuestError>, SandboxError> {
+        let frozen = tokio::select! {
+            frozen = self.guest.freeze(bounds) => frozen.map(drop),
+            over = self.over() => return Err(over),
+        };
+        if frozen.is_err() {
+            self.thaw(bounds).await;
+        }
+        Ok(frozen)
+    }
+
+    /// The workload goes on whatever came before. A guest that does not hear is told again.
+    pub(crate) async fn thaw(&self, bounds: &Bounds) {
+        for attempt in 1..=THAW_ATTEMPTS {
+            tokio::select! {
+                told = self.guest.thaw(bounds) => match told {
+                    Ok(()) => return,
+                    Err(e) => warn!(sandbox = %self.id, attempt, error = %chain(&e), "the workload was not thawed"),
+                },
+                _ = self.over() => return,
+            }
         }
     }
 }

@@ -13,11 +13,13 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::errand::{Answer, Errand, Waiting};
 use super::registry::{Handle, Registry, View};
 use super::state::{Event, Life, Step, decide};
 use super::{SandboxError, Turns};
 use crate::adopt::row_of;
 use crate::config::Bounds;
+use crate::error::EngineError;
 use crate::guest::Guest;
 use crate::monitor::{Monitor, RunDir, Watch};
 
@@ -28,6 +30,10 @@ pub(crate) enum Command {
     Commit(oneshot::Sender<()>),
     /// A snapshot of it was made.
     Branched,
+    /// Take it to the disk.
+    Pause(Errand<()>),
+    /// Continue it.
+    Resume(Errand<Born>),
     /// End it and remove it. Unanswered where it was gone already.
     Kill(oneshot::Sender<Result<(), SandboxError>>),
 }
@@ -47,6 +53,13 @@ pub(crate) struct Born {
     pub(crate) monitor: Monitor,
     pub(crate) watch: Watch,
     pub(crate) timing: ForkTiming,
+}
+
+/// The process of a sandbox, and how its end is noticed. A paused one has none.
+#[derive(Debug)]
+pub(crate) struct Body {
+    pub(crate) monitor: Monitor,
+    pub(crate) watch: Watch,
 }
 
 /// Removes the row, which keeps the layers below the sandbox in the store. Branches that are not published yet need
@@ -70,20 +83,24 @@ async fn forget_row(store: Store, id: SandboxId, turns: &Turns) -> Result<(), St
 }
 
 /// A monitor of which nothing is left, or why something is.
-type Removed = (Monitor, Result<(), String>);
+type Removed = (Option<Body>, Result<(), String>);
 
 /// One sandbox.
 #[derive(Debug)]
 pub(crate) struct Task {
-    around: Surroundings,
-    id: SandboxId,
-    life: Life,
-    commands: mpsc::UnboundedReceiver<Command>,
-    view: watch::Sender<View>,
-    guest: Arc<Guest>,
+    pub(super) around: Surroundings,
+    pub(super) id: SandboxId,
+    pub(super) life: Life,
+    pub(super) commands: mpsc::UnboundedReceiver<Command>,
+    pub(super) view: watch::Sender<View>,
+    pub(super) guest: Arc<Guest>,
     turns: Arc<Turns>,
     /// Who waits for its removal.
-    killers: Vec<oneshot::Sender<Result<(), SandboxError>>>,
+    pub(super) killers: Vec<oneshot::Sender<Result<(), SandboxError>>>,
+    /// What it was just asked to do.
+    pub(super) errand: Option<Waiting>,
+    /// Who waits for what was done, and how that went.
+    pub(super) after: Option<(Answer, Result<(), EngineError>)>,
     /// Who waits for it to be released.
     committer: Option<oneshot::Sender<()>>,
     /// Cancelled when the request that wants it is given up; means nothing once it runs.
@@ -121,6 +138,8 @@ impl Task {
             guest,
             turns,
             killers: Vec::new(),
+            errand: None,
+            after: None,
             committer: None,
             give_up: CancellationToken::new(),
         };
@@ -145,7 +164,8 @@ impl Task {
                 let row = row_of(&self.view.borrow().info, &self.id, born.monitor.process());
                 // Nobody waits any more: the request was given up between the answer and here.
                 let wanted = ready.send(Ok(row)).is_ok() && self.killers.is_empty();
-                self.live(born.monitor, born.watch, (!wanted).then_some(Event::KillAsked)).await;
+                let body = Body { monitor: born.monitor, watch: born.watch };
+                self.live(Some(body), (!wanted).then_some(Event::KillAsked)).await;
             }
             Err(e) => {
                 self.life = decide(self.life, Event::Failed).0;
@@ -156,8 +176,8 @@ impl Task {
     }
 
     /// Lives on from before this controller.
-    pub(crate) async fn live_on(mut self, monitor: Monitor, watch: Watch) {
-        self.live(monitor, watch, None).await;
+    pub(crate) async fn live_on(mut self, body: Option<Body>) {
+        self.live(body, None).await;
     }
 
     async fn attend<E>(&mut self, birth: impl Future<Output = Result<Born, E>>) -> Result<Born, E> {
@@ -175,24 +195,19 @@ impl Task {
         }
     }
 
-    async fn live(&mut self, monitor: Monitor, watch: Watch, first: Option<Event>) {
-        if let Err(e) = self.obey(monitor, watch, first).await {
+    async fn live(&mut self, body: Option<Body>, first: Option<Event>) {
+        if let Err(e) = self.obey(body, first).await {
             // A step panicked, or the runtime shuts down under it. What is left is found at the next start.
             warn!(sandbox = %self.id, error = %e, "a step of this sandbox was not completed");
         }
     }
 
-    async fn obey(
-        &mut self,
-        mut monitor: Monitor,
-        watch: Watch,
-        first: Option<Event>,
-    ) -> Result<(), JoinError> {
+    async fn obey(&mut self, mut body: Option<Body>, first: Option<Event>) -> Result<(), JoinError> {
         let mut pending = first;
         loop {
             let event = match pending.take() {
                 Some(event) => event,
-                None => match self.next_event(&watch).await {
+                None => match self.next_event(body.as_ref()).await {
                     Some(event) => event,
                     // The engine lets go. What was released runs on; what was not is removed by its guard.
                     None => return Ok(()),
@@ -201,11 +216,11 @@ impl Task {
             let (life, step) = decide(self.life, event);
             self.life = life;
             match step {
-                Step::Release => self.release(&mut monitor),
-                Step::Bury => monitor = self.bury(monitor).await?,
+                Step::Release => self.release(body.as_mut()),
+                Step::Bury => body = self.bury(body).await?,
                 Step::Remove => {
                     let removed;
-                    (monitor, removed) = self.remove(monitor, &watch).await?;
+                    (body, removed) = self.remove(body).await?;
                     match removed {
                         Ok(()) => {
                             self.forget();
@@ -216,22 +231,36 @@ impl Task {
                     pending = Some(Event::NotRemoved);
                 }
                 Step::List => self.publish(None),
+                Step::Park => pending = Some(self.park(&mut body).await?),
+                Step::Wake => pending = Some(self.wake(&mut body).await?),
+                Step::Show => self.show(),
+                Step::Refuse => self.refuse(),
                 Step::Nothing => self.committer = None,
             }
         }
     }
 
-    async fn next_event(&mut self, watch: &Watch) -> Option<Event> {
-        let alive = matches!(self.life, Life::Starting | Life::Running | Life::Paused);
+    async fn next_event(&mut self, body: Option<&Body>) -> Option<Event> {
+        if !self.killers.is_empty() {
+            // They came while it was paused or continued.
+            return Some(Event::KillAsked);
+        }
+        let watched = body.filter(|_| self.life.is_watched());
+        let ended = async {
+            match watched {
+                Some(body) => body.watch.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut ended = pin!(ended);
         loop {
             tokio::select! {
                 biased;
                 command = self.commands.recv() => match command? {
                     // News for others, and no change of its life.
-                    Command::Branched => self.view.send_modify(|view| {
-                        view.info.branch_count += 1;
-                        view.info.has_branched = true;
-                    }),
+                    Command::Branched => self.count_branch(),
+                    Command::Pause(errand) => return Some(self.wait(Waiting::Pause(errand))),
+                    Command::Resume(errand) => return Some(self.wait(Waiting::Resume(errand))),
                     Command::Kill(answer) => {
                         self.killers.push(answer);
                         return Some(Event::KillAsked);
@@ -241,14 +270,29 @@ impl Task {
                         return Some(Event::Committed);
                     }
                 },
-                () = watch.ended(), if alive => return Some(Event::ProcessEnded),
+                () = &mut ended => return Some(Event::ProcessEnded),
                 () = self.give_up.cancelled(), if self.life == Life::Starting => return Some(Event::KillAsked),
             }
         }
     }
 
-    fn release(&mut self, monitor: &mut Monitor) {
-        monitor.keep();
+    fn wait(&mut self, errand: Waiting) -> Event {
+        let event = errand.event();
+        self.errand = Some(errand);
+        event
+    }
+
+    pub(super) fn count_branch(&self) {
+        self.view.send_modify(|view| {
+            view.info.branch_count += 1;
+            view.info.has_branched = true;
+        });
+    }
+
+    fn release(&mut self, body: Option<&mut Body>) {
+        if let Some(body) = body {
+            body.monitor.keep();
+        }
         self.publish(None);
         info!(sandbox = %self.id, "running");
         if let Some(committer) = self.committer.take() {
@@ -257,7 +301,8 @@ impl Task {
     }
 
     /// The process has ended by itself: tell why, free everything but the logs.
-    async fn bury(&mut self, monitor: Monitor) -> Result<Monitor, JoinError> {
+    async fn bury(&mut self, body: Option<Body>) -> Result<Option<Body>, JoinError> {
+        let Some(Body { monitor, watch }) = body else { return Ok(None) };
         self.guest.close();
         let (store, id) = (self.around.store.clone(), self.id.clone());
         let burying = tokio::task::spawn_blocking(move || {
@@ -273,18 +318,35 @@ impl Task {
             warn!(sandbox = %self.id, error = e, "leftovers of an ended sandbox could not be removed");
         }
         self.publish(Some(reason));
-        Ok(monitor)
+        Ok(Some(Body { monitor, watch }))
     }
 
-    async fn remove(&mut self, monitor: Monitor, watch: &Watch) -> Result<Removed, JoinError> {
+    async fn remove(&mut self, body: Option<Body>) -> Result<Removed, JoinError> {
         self.publish(None);
         self.guest.close();
+        let (store, id) = (self.around.store.clone(), self.id.clone());
+        let (body, removed) = match body {
+            Some(body) => self.remove_monitor(body).await?,
+            // On the disk it has logs only.
+            None => {
+                let (store, id) = (store.clone(), id.clone());
+                let removing = move || store.remove_run_dir(&id).map_err(|e| chain(&e));
+                (None, tokio::task::spawn_blocking(removing).await?)
+            }
+        };
+        let removed = match removed {
+            Ok(()) => forget_row(store, id, &self.turns).await,
+            failed => failed,
+        };
+        Ok((body, removed))
+    }
+
+    async fn remove_monitor(&mut self, Body { monitor, watch }: Body) -> Result<Removed, JoinError> {
         if let Err(e) = monitor.kill() {
-            return Ok((monitor, Err(chain(&e))));
+            return Ok((Some(Body { monitor, watch }), Err(chain(&e))));
         }
         // Waited for here, so that a thousand kills at once do not hold a thousand threads.
         watch.ended_within(self.around.bounds.end).await;
-        let (store, id) = (self.around.store.clone(), self.id.clone());
         // A writer that was just forked off leaves the source's cgroup first.
         let turn = self.turns.disk.lock().await;
         let removing = tokio::task::spawn_blocking(move || {
@@ -294,11 +356,7 @@ impl Task {
         });
         let (monitor, removed) = removing.await?;
         drop(turn);
-        let removed = match removed {
-            Ok(()) => forget_row(store, id, &self.turns).await,
-            failed => failed,
-        };
-        Ok((monitor, removed))
+        Ok((Some(Body { monitor, watch }), removed))
     }
 
     fn refuse_killers(&mut self, reason: &str) {
@@ -323,8 +381,12 @@ impl Task {
         }
     }
 
+    pub(super) fn show_pid(&self, pid: Option<u32>) {
+        self.view.send_modify(|view| view.info.pid = pid);
+    }
+
     /// Shows the state to others; `ended` says why it is over, where that is news.
-    fn publish(&self, ended: Option<String>) {
+    pub(super) fn publish(&self, ended: Option<String>) {
         self.view.send_modify(|view| {
             view.life = self.life;
             view.info.state = self.life.name().to_owned();

@@ -7,9 +7,8 @@ use tokio::sync::{Mutex, RwLock};
 /// The order of a sandbox's branches.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    /// Held from freezing the workload until the frozen disk top is noted. Holds why it is not known what the disk
-    /// consists of, where an earlier branch broke in between.
-    pub(crate) disk: Mutex<Option<String>>,
+    /// Held from freezing the workload until the frozen disk top is noted, or the sandbox is paused.
+    pub(crate) disk: Mutex<()>,
     /// Read by branches that are not published yet: the sandbox's row, which keeps their layers, is removed by a writer.
     pub(crate) publishing: Arc<RwLock<()>>,
 }

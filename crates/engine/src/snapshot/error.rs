@@ -39,9 +39,30 @@ pub enum SnapshotError {
     /// The agent could not warm up.
     #[error("the warm-up could not be run")]
     WarmUpRefused(#[source] GuestError),
+    /// The snapshot was taken of a sandbox: what ran in that is not recorded. Make the one below again, and from it this
+    /// one.
+    #[error(
+        "snapshot {tag:?} was taken of a sandbox, and what had run in that is not recorded: make it again by hand, {}",
+        by_hand(.parent)
+    )]
+    NotRecorded {
+        /// Its tag.
+        tag: String,
+        /// Tag of the snapshot that it lies on, where that has one.
+        parent: Option<String>,
+    },
     /// The guest did not freeze its workload: an unfrozen snapshot is never made.
     #[error("the guest did not freeze its workload")]
     NotFrozen(#[source] GuestError),
+}
+
+fn by_hand(parent: &Option<String>) -> String {
+    match parent {
+        Some(tag) => {
+            format!("with `forkd snapshot refresh {tag}`, `forkd fork --tag {tag}` and `forkd branch`")
+        }
+        None => "from a snapshot of its image and with `forkd branch`".to_owned(),
+    }
 }
 
 fn console_suffix(console: &str) -> String {
@@ -55,7 +76,7 @@ impl SnapshotError {
             // The code to warm up with is the caller's.
             Self::WarmUp(_) | Self::WarmUpLate(_) => ErrorClass::Caller,
             Self::WarmUpRefused(e) => e.class(),
-            Self::NotFrozen(_) => ErrorClass::Conflict,
+            Self::NotFrozen(_) | Self::NotRecorded { .. } => ErrorClass::Conflict,
             Self::NotUp { .. } | Self::Ended { .. } => ErrorClass::GuestFault,
         }
     }
@@ -68,6 +89,7 @@ impl SnapshotError {
             Self::WarmUpLate(_) => "warm_up_timeout",
             Self::WarmUpRefused(e) => e.code(),
             Self::NotFrozen(_) => "guest_did_not_freeze",
+            Self::NotRecorded { .. } => "not_recorded",
         })
     }
 }

@@ -7,6 +7,7 @@
 
 mod error;
 mod parent;
+mod refresh;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use std::time::Instant;
 use forkd_protocol::control::Snapshotted;
 use forkd_protocol::names::{ImageName, KernelName, Tag};
 use forkd_protocol::rest::{CreateSnapshot, SnapshotInfo, SnapshotTiming};
-use forkd_store::{SnapshotDraft, SnapshotMeta};
+use forkd_store::{ImageRecord, SnapshotDraft, SnapshotMeta};
 use tokio::sync::mpsc;
 use tracing::{debug, info};
 
@@ -30,11 +31,20 @@ use crate::monitor::{Launcher, Monitor};
 #[derive(Debug)]
 struct Plan {
     tag: Tag,
-    image: ImageName,
+    image: Source,
     kernel: Option<KernelName>,
     vcpus: u8,
     memory_mib: u32,
     asked: CreateSnapshot,
+}
+
+/// What a parent boots.
+#[derive(Debug, Clone)]
+enum Source {
+    /// The image that has this name now.
+    Named(ImageName),
+    /// One that a snapshot was made of, whatever has its name now.
+    Recorded(ImageRecord),
 }
 
 /// Makes a snapshot; dropping the future undoes what was done, until publishing has begun.
@@ -44,15 +54,25 @@ pub(crate) async fn create(
     progress: &mpsc::Sender<String>,
 ) -> Result<SnapshotInfo, EngineError> {
     let plan = check(asked)?;
+    let (store, tag) = (shared.store.clone(), plan.tag.clone());
+    let draft = blocking(move || store.begin_snapshot(&tag)).await??;
+    make(shared, plan, draft, progress).await
+}
+
+/// Boots, warms up, freezes, writes and publishes.
+async fn make(
+    shared: &Arc<Shared>,
+    plan: Plan,
+    draft: SnapshotDraft,
+    progress: &mpsc::Sender<String>,
+) -> Result<SnapshotInfo, EngineError> {
     let tell = |line: String| {
         debug!(tag = %plan.tag, line, "snapshot");
         // Advice for whoever listens; a slow or absent listener does not hold the snapshot up.
         let _ = progress.try_send(line);
     };
-    let (store, tag) = (shared.store.clone(), plan.tag.clone());
-    let draft = blocking(move || store.begin_snapshot(&tag)).await??;
     fault::at!("engine::snapshot::reserved");
-    tell(format!("booting {} with {} vCPU and {} MiB", plan.image, plan.vcpus, plan.memory_mib));
+    tell(format!("booting {} with {} vCPU and {} MiB", plan.asked.image, plan.vcpus, plan.memory_mib));
     let parent = Parent::boot(shared, &plan).await?;
     fault::at!("engine::snapshot::booted");
     let warmed = match parent.prepare(&plan, shared, &tell).await {
@@ -101,7 +121,7 @@ fn check(asked: CreateSnapshot) -> Result<Plan, EngineError> {
     }
     Ok(Plan {
         tag: asked.tag.parse()?,
-        image: asked.image.parse()?,
+        image: Source::Named(asked.image.parse()?),
         kernel: asked.kernel.as_deref().map(str::parse).transpose()?,
         vcpus,
         memory_mib,

@@ -8,7 +8,7 @@ use forkd_protocol::names::KernelName;
 use forkd_store::ImageRecord;
 use tracing::debug;
 
-use super::{Plan, SnapshotError, millis};
+use super::{Plan, SnapshotError, Source, millis};
 use crate::engine::{Shared, blocking};
 use crate::error::EngineError;
 use crate::fork::reach;
@@ -48,7 +48,10 @@ impl Parent {
         let (id, image, kernel) = (shared.ids.parent()?, plan.image.clone(), plan.kernel.clone());
         let (vcpus, memory_mib, cpu) = (plan.vcpus, plan.memory_mib, plan.asked.cpu);
         let booting = move || -> Result<_, EngineError> {
-            let image = store.image(&image)?;
+            let image = match image {
+                Source::Named(name) => store.image(&name)?,
+                Source::Recorded(image) => image,
+            };
             let kernel = store.kernel(kernel.as_ref())?;
             let initrd = store.initrd(&kernel, &agent)?;
             let name: KernelName = kernel.info.name.parse()?;

@@ -1,4 +1,8 @@
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
 use forkd_engine::Engine;
+use forkd_protocol::control::{Connection, FdRole, MemoryMode, Request, Snapshot};
 use forkd_protocol::error::ErrorClass;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{BranchMode, BranchRequest, CreateSandboxes, RemoveSnapshot, SandboxInfo};
@@ -154,4 +158,98 @@ async fn a_branch_of_a_sandbox_whose_snapshot_is_gone_works_also_after_a_restart
     let made = engine.branch(&id, asked("b2", BranchMode::Live)).await.unwrap();
     let child = CreateSandboxes { snapshot_tag: made.tag, ..children(1) };
     assert_eq!(engine.fork(child).await.unwrap().len(), 1);
+}
+
+/// How far a controller had come with the disk of a branch when it was killed.
+#[derive(Debug, Clone, Copy)]
+enum Cut {
+    /// The empty top was made; the monitor was not asked.
+    BeforeTheMonitor,
+    /// The monitor writes to the new top.
+    AfterTheMonitor,
+    /// Half of the files are renamed.
+    BetweenTheRenames,
+    /// All are, and the frozen one is not taken in.
+    AfterTheRenames,
+}
+
+/// Has the monitor freeze its top as a branch does, and leaves the rest undone.
+fn break_off(house: &House, id: &SandboxId, cut: Cut) {
+    let run = house.root().join("run").join(id.as_str());
+    let file = |name: &str| {
+        let path = run.join(name);
+        std::fs::File::options().read(true).write(true).create_new(true).open(path).unwrap()
+    };
+    let (top, table) = (file("disk0.top.new"), file("disk0.frozen.extents"));
+    top.set_len(64 * 4096).unwrap();
+    if matches!(cut, Cut::BeforeTheMonitor) {
+        return;
+    }
+    let out = || tempfile::tempfile().unwrap();
+    let roles = vec![
+        FdRole::StateOut,
+        FdRole::MemoryOut,
+        FdRole::MemoryExtentsOut,
+        FdRole::DiskExtentsOut { disk: 0 },
+        FdRole::DiskTopNew { disk: 0 },
+    ];
+    let files = [out(), out(), out(), table, top];
+    let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+    let request = Request::Snapshot(Snapshot { roles, resume: true, memory: MemoryMode::Changed });
+    let socket = UnixStream::connect(run.join("control.sock")).unwrap();
+    Connection::new(socket).call(&request, &fds).unwrap();
+    if matches!(cut, Cut::BetweenTheRenames | Cut::AfterTheRenames) {
+        std::fs::rename(run.join("disk0.top"), run.join("disk0.frozen")).unwrap();
+    }
+    if matches!(cut, Cut::AfterTheRenames) {
+        std::fs::rename(run.join("disk0.top.new"), run.join("disk0.top")).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_branch_that_was_cut_off_is_brought_to_its_end_by_the_next() {
+    let house = House::new();
+    let (mut engine, _, _) = source(&house).await;
+    for (n, cut) in
+        [Cut::BeforeTheMonitor, Cut::AfterTheMonitor, Cut::BetweenTheRenames, Cut::AfterTheRenames]
+            .into_iter()
+            .enumerate()
+    {
+        let id = fork_one(&engine).await;
+        engine.branch(&id, asked(&format!("a{n}"), BranchMode::Live)).await.unwrap();
+        engine.shutdown();
+        drop(engine);
+        break_off(&house, &id, cut);
+        engine = house.open(bounds()).await;
+        let found = engine.sandbox(&id).unwrap();
+        assert_eq!((found.branch_count, found.has_branched), (1, true), "{cut:?}");
+        let tag = format!("b{n}");
+        engine.branch(&id, asked(&tag, BranchMode::Live)).await.unwrap();
+        assert_eq!(engine.sandbox(&id).unwrap().branch_count, 2);
+        let disk = engine.snapshot_detail(tag.parse().unwrap()).await.unwrap().disk_layers;
+        // All frozen tops are alike here, so a second one in a row adds nothing.
+        assert!(!disk.is_empty(), "{cut:?}");
+        let left = names(&house.root().join("run").join(id.as_str()));
+        assert!(
+            left.iter().all(|name| !name.contains("frozen") && !name.contains("new")),
+            "{cut:?}: {left:?}"
+        );
+        engine.pause(&id).await.unwrap();
+        engine.resume(&id).await.unwrap();
+        engine.kill(&id).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn where_a_monitor_does_not_tell_its_top_a_broken_branch_is_the_last() {
+    let house = House::new();
+    let engine = house.furnished(bounds()).await;
+    house.mood("tells-no-top");
+    let id = fork_one(&engine).await;
+    engine.branch(&id, asked("a", BranchMode::Live)).await.unwrap();
+    break_off(&house, &id, Cut::AfterTheMonitor);
+    let refused = engine.branch(&id, asked("b", BranchMode::Live)).await.unwrap_err();
+    assert_eq!(refused.class(), ErrorClass::Conflict);
+    assert!(refused.to_string().contains("fork a new sandbox"), "{refused}");
+    assert_eq!(said(&engine, &id, "frozen").await, "false");
 }

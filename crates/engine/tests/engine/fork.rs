@@ -75,7 +75,7 @@ async fn a_guest_that_never_answers_is_late() {
             house.open(forkd_engine::Bounds { answer: Duration::from_millis(400), ..bounds() }).await;
         house.mood(mood);
         let e = engine.fork(children(1)).await.unwrap_err();
-        assert!(e.body().failures[0].contains("did not answer its identity within 0.4 s"), "{:?}", e.body());
+        assert!(e.body().failures[0].contains("answer /forkd/v1/identity within 0.4 s"), "{:?}", e.body());
         assert!(house.run_folders().is_empty() && engine.sandboxes().is_empty());
     }
 }

@@ -7,7 +7,9 @@ mod adopt;
 mod branch;
 mod fork;
 mod guest;
+mod pause;
 mod pool;
+mod refresh;
 mod room;
 mod snapshot;
 #[path = "../support/mod.rs"]

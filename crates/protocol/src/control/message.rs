@@ -11,6 +11,12 @@ pub const CONTROL_VERSION: ControlVersion = 2;
 /// The first version in which a machine that runs on can be written as what it changed.
 pub const BRANCH_VERSION: ControlVersion = 2;
 
+/// Version of the machine state that monitors write, and the only one that they read; see docs/snapshot-format.md.
+pub const STATE_VERSION: u32 = 1;
+
+/// First bytes of a machine state; its version follows, little endian.
+pub const STATE_MAGIC: [u8; 8] = *b"FKDSTATE";
+
 /// Most pages (4 KiB) that a table of hot pages lists; a machine that changed more was not at its start any more.
 pub const MAX_HOT_PAGES: u64 = 8192;
 
@@ -224,6 +230,10 @@ pub struct Status {
     pub console_dropped: u64,
     /// Requests of the guest that a device refused as malformed.
     pub device_errors: u64,
+    /// Which file each disk is written to, as inode number, in the order the guest sees the disks. Empty without a
+    /// machine, and from monitors that do not tell.
+    #[serde(default)]
+    pub tops: Vec<u64>,
 }
 
 /// What a written layer holds.

@@ -64,6 +64,9 @@ pub struct SnapshotInfoDetail {
     pub kernel: String,
     /// Version of the guest protocol that its agent speaks.
     pub agent_protocol: u32,
+    /// Version of its machine state; absent where that is none of forkd's monitor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_format: Option<u32>,
 }
 
 /// Make a flat snapshot of one that lies on others.
@@ -134,14 +137,14 @@ pub struct Damage {
     pub path: String,
     /// What is wrong with it.
     pub error: String,
-    /// The snapshots that need it.
+    /// The snapshots that need it, and paused sandboxes, by id.
     pub tags: Vec<String>,
 }
 
 /// What verifying found.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct VerifyReport {
-    /// How many snapshots were looked at.
+    /// How many snapshots were looked at; a paused sandbox counts as one.
     pub snapshots: u64,
     /// How many files were hashed; what several snapshots share is hashed once.
     pub files: u64,

@@ -34,6 +34,7 @@ impl Store {
         let layers =
             |layers: &[LayerRef]| layers.iter().map(|layer| self.layer_info(layer)).collect::<Vec<_>>();
         let (memory_layers, disk_layers) = (layers(&manifest.memory), layers(&manifest.disk));
+        let state_format = self.state_format(&id);
         let physical = |layers: &[LayerInfo]| layers.iter().map(|layer| layer.physical_bytes).sum();
         Ok(SnapshotInfoDetail {
             tag: info.tag,
@@ -57,6 +58,7 @@ impl Store {
             image_hash: manifest.image.hash,
             kernel: manifest.kernel,
             agent_protocol: manifest.agent_protocol,
+            state_format,
         })
     }
 

@@ -29,7 +29,7 @@ impl Store {
             self.collect(&mut report, "image", Content::Image(hash), bytes)?;
         }
         for id in self.names_in("snapshots", |name| Some(name))? {
-            if !self.has_snapshot(&id)? {
+            if !self.has_snapshot(&id)? && !self.is_paused(&id)? {
                 let folder = self.snapshot_folder(&id);
                 add(&mut report, "snapshot", &id, folder_bytes(&folder));
                 if !dry_run {

@@ -1,18 +1,18 @@
 //! A store over its life: whatever is made, removed, collected and reopened in whatever order, everything that is
 //! listed or runs has all of its content, and in the end nothing is left.
 
-use std::collections::BTreeMap;
-use std::fs::File;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::draft::Floor;
 use crate::extents::PAGE;
 use crate::manifest::Manifest;
 use crate::open::OpenSnapshot;
 use crate::records::{SnapshotMeta, SnapshotRecord};
-use crate::testing::{draft, fill, image, meta, sandbox, snapshot, tag};
+use crate::testing::{draft, image, meta, pause, resume, sandbox, snapshot, tag, top};
 
 /// One thing that happens. Numbers choose among what is there.
 #[derive(Debug, Clone)]
@@ -21,6 +21,8 @@ enum Step {
     Fork(usize),
     Branch(usize, u8),
     Freeze(usize, u8),
+    Pause(usize, u8),
+    Resume(usize),
     End(usize),
     Remove(usize, Removal),
     Hold(usize),
@@ -38,6 +40,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => n.clone().prop_map(Step::Fork),
         6 => (n.clone(), 1..6u8).prop_map(|(n, byte)| Step::Branch(n, byte)),
         2 => (n.clone(), 1..4u8).prop_map(|(n, byte)| Step::Freeze(n, byte)),
+        3 => (n.clone(), 1..6u8).prop_map(|(n, byte)| Step::Pause(n, byte)),
+        3 => n.clone().prop_map(Step::Resume),
         2 => n.clone().prop_map(Step::End),
         4 => (n.clone(), how).prop_map(|(n, how)| Step::Remove(n, how)),
         1 => n.clone().prop_map(Step::Hold),
@@ -54,6 +58,8 @@ struct Life {
     made: usize,
     /// What each running sandbox was forked from.
     running: BTreeMap<String, SnapshotRecord>,
+    /// Which of them are on the disk.
+    paused: BTreeSet<String>,
     held: Vec<Arc<OpenSnapshot>>,
 }
 
@@ -90,10 +96,16 @@ impl Life {
             }
             Step::Branch(n, byte) => self.branch(*n, *byte),
             Step::Freeze(n, byte) => self.freeze(*n, *byte),
+            Step::Pause(n, byte) => self.pause(*n, *byte),
+            Step::Resume(n) => {
+                let Some(id) = self.sandbox(*n).filter(|id| self.paused.remove(id)) else { return };
+                resume(self.store(), &id);
+            }
             Step::End(n) => {
                 let Some(id) = self.sandbox(*n) else { return };
                 self.store().remove_sandbox(&id.parse().unwrap()).unwrap();
                 self.running.remove(&id);
+                self.paused.remove(&id);
             }
             Step::Remove(n, how) => {
                 let Some(record) = Self::one_of(&records, *n) else { return };
@@ -121,9 +133,8 @@ impl Life {
 
     /// A snapshot of a running sandbox, as the engine makes it.
     fn branch(&mut self, n: usize, byte: u8) {
-        let Some(id) = self.sandbox(n) else { return };
+        let Some(id) = self.sandbox(n).filter(|id| !self.paused.contains(id)) else { return };
         let template = self.store().template(&id.parse().unwrap()).unwrap().unwrap();
-        assert_eq!(template.id, self.running[&id].id);
         let manifest = template.manifest;
         let disk = manifest.disk.into_iter().chain(template.frozen).collect();
         let below = Below { parent: template.id, memory: manifest.memory, disk };
@@ -135,10 +146,19 @@ impl Life {
         draft.publish(meta).unwrap();
     }
 
+    fn pause(&mut self, n: usize, byte: u8) {
+        let Some(id) = self.sandbox(n).filter(|id| !self.paused.contains(id)) else { return };
+        let manifest = &self.running[&id].manifest;
+        let floor = Floor { memory: manifest.memory.len(), disk: manifest.disk.len() };
+        pause(self.store(), &id, floor, (&[(u64::from(byte), byte), (7, byte % 2)], &[(2, byte)])).unwrap();
+        let own = self.store().template(&id.parse().unwrap()).unwrap().unwrap().manifest;
+        assert!(own.memory.len() <= floor.memory + 1 && own.disk.len() <= floor.disk + 1);
+        self.paused.insert(id);
+    }
+
     fn freeze(&mut self, n: usize, byte: u8) {
-        let Some(id) = self.sandbox(n) else { return };
-        let (data, table) = (self.folder.path().join("run/top"), self.folder.path().join("run/table"));
-        fill(&File::create(&data).unwrap(), &File::create(&table).unwrap(), &[(3, byte)], 64);
+        let Some(id) = self.sandbox(n).filter(|id| !self.paused.contains(id)) else { return };
+        let (data, table) = top(self.store(), &[(3, byte)]);
         self.store().adopt_layer(&id.parse().unwrap(), &data, &table, 64 * PAGE).unwrap();
     }
 
@@ -147,6 +167,9 @@ impl Life {
         let store = self.store();
         for record in store.snapshots().unwrap() {
             store.verify_snapshot(&tag(&record.info.tag)).unwrap();
+        }
+        for id in &self.paused {
+            assert!(store.open_paused(&id.parse().unwrap()).is_ok());
         }
         let templates = self.running.keys().map(|id| store.template(&id.parse().unwrap()).unwrap().unwrap());
         let mut needed: Vec<Manifest> = self.held.iter().map(|open| open.record.manifest.clone()).collect();
@@ -183,8 +206,8 @@ proptest! {
     fn what_is_needed_is_there_and_what_is_not_goes(steps in prop::collection::vec(step(), 1..25)) {
         let folder = tempfile::tempdir().unwrap();
         let store = Some(Store::open(folder.path()).unwrap());
-        let (running, held) = (BTreeMap::new(), Vec::new());
-        let mut life = Life { folder, store, made: 0, running, held };
+        let (running, paused, held) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
+        let mut life = Life { folder, store, made: 0, running, paused, held };
         life.take(&Step::Whole(1));
         life.take(&Step::Fork(0));
         for step in &steps {

@@ -51,19 +51,24 @@ impl Store {
 
     /// Takes a frozen top of a sandbox's disk in as a layer, which stays as long as the sandbox's row or a
     /// snapshot that names it. `data` and `table` are removed. The sandbox runs on and may have them open for
-    /// writing, so the layer is a copy.
+    /// writing, so the layer is a copy. `None` where nothing was written to it.
     pub fn adopt_layer(
         &self,
         sandbox: &SandboxId,
         data: &Path,
         table: &Path,
         disk_bytes: u64,
-    ) -> Result<LayerRef, StoreError> {
+    ) -> Result<Option<LayerRef>, StoreError> {
         let staging = self.staging()?;
         let (new, new_table) = (staging.path().join("layer"), staging.path().join("layer.extents"));
         let bounds = LayerBounds { file_bytes: disk_bytes, data_bytes: disk_bytes };
         let layer = take((data, table), (&new, &new_table), bounds, None)?;
         fault::at!("store::top::taken");
+        if layer.extents == 0 {
+            disk::remove_file(data)?;
+            disk::remove_file(table)?;
+            return Ok(None);
+        }
         disk::seal(&new_table)?;
         disk::seal(&new)?;
         let text =
@@ -85,7 +90,7 @@ impl Store {
         disk::remove_file(data)?;
         fault::at!("store::top::data_removed");
         disk::remove_file(table)?;
-        Ok(layer)
+        Ok(Some(layer))
     }
 
     /// Opens a layer, read only: its data and its table.
@@ -107,8 +112,14 @@ impl Store {
     }
 }
 
-/// Adds a frozen top to a sandbox; false where there is no such sandbox.
+/// Adds a frozen top to a sandbox; false where there is no such sandbox. One that was added and not removed before a
+/// crash comes again: over itself it adds nothing.
 fn pin_top(c: &Connection, sandbox: &SandboxId, hash: &str, layer: &str) -> rusqlite::Result<bool> {
+    let newest = "SELECT layer FROM frozen_tops WHERE sandbox = ?1 ORDER BY position DESC LIMIT 1";
+    let newest: Option<String> = c.query_row(newest, [sandbox.as_str()], |row| row.get(0)).optional()?;
+    if newest.as_deref() == Some(layer) {
+        return Ok(true);
+    }
     let add = "INSERT INTO frozen_tops (sandbox, position, layer)
         SELECT id, (SELECT count(*) FROM frozen_tops WHERE sandbox = ?1), ?2 FROM sandboxes WHERE id = ?1";
     let content = "INSERT OR IGNORE INTO snapshot_content (snapshot, kind, hash) VALUES (?1, 'layer', ?2)";

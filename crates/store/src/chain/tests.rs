@@ -293,16 +293,22 @@ fn a_frozen_top_is_taken_in_kept_by_its_sandbox_and_named_by_a_branch() {
     assert!(data.exists() && table.exists());
     store.put_sandbox(&sandbox("sb-1", &first)).unwrap();
     assert!(matches!(store.adopt_layer(&id, &data, &table, 63 * PAGE), Err(StoreError::BadLayer { .. })));
-    let layer = store.adopt_layer(&id, &data, &table, 64 * PAGE).unwrap();
+    let layer = store.adopt_layer(&id, &data, &table, 64 * PAGE).unwrap().unwrap();
     assert!(!data.exists() && !table.exists());
     let (data, table, still_open) = top(2);
-    let next = store.adopt_layer(&id, &data, &table, 64 * PAGE).unwrap();
+    let next = store.adopt_layer(&id, &data, &table, 64 * PAGE).unwrap().unwrap();
     still_open.write_all_at(&[9; 4096], 3 * PAGE).unwrap();
     let mut page = [0; 4096];
     File::from(store.open_layer(&next).unwrap().0).read_exact_at(&mut page, 3 * PAGE).unwrap();
     assert_eq!(page, [2; 4096], "the source still had it open");
     // A block of zeroes is kept: the machine counts its blocks.
     assert_eq!((layer.data_bytes, next.data_bytes), (2 * PAGE, 2 * PAGE));
+    // What was taken in before a crash comes again, and what holds nothing is no layer.
+    let (data, table, _) = top(2);
+    assert_eq!(store.adopt_layer(&id, &data, &table, 64 * PAGE).unwrap().unwrap(), next);
+    fill(&File::create(&data).unwrap(), &File::create(&table).unwrap(), &[], 64);
+    assert_eq!(store.adopt_layer(&id, &data, &table, 64 * PAGE).unwrap(), None);
+    assert!(!data.exists() && !table.exists());
     let template = store.template(&id).unwrap().unwrap();
     assert_eq!(template.frozen, [layer.clone(), next.clone()]);
 

@@ -36,12 +36,13 @@ enum Is<'a> {
 }
 
 impl Store {
-    /// Hashes everything that snapshots consist of: those of one tag, or all. What several share is hashed once. With
+    /// Hashes everything that snapshots consist of: those of one tag, or all, and what paused sandboxes are continued
+    /// from. What several share is hashed once. With
     /// `rebuild_views` their views are made again from their layers instead.
     pub fn verify(&self, tag: Option<&Tag>, rebuild_views: bool) -> Result<VerifyReport, StoreError> {
         let records = match tag {
             Some(tag) => vec![self.snapshot(tag)?],
-            None => self.snapshots()?,
+            None => self.snapshots()?.into_iter().chain(self.paused()?).collect(),
         };
         let mut report = VerifyReport { snapshots: records.len() as u64, ..VerifyReport::default() };
         // What was found wrong with each file.
@@ -101,7 +102,8 @@ impl Store {
         found: Result<(), StoreError>,
     ) -> Option<Damage> {
         let error = found.err()?;
-        self.has_snapshot(&record.id).unwrap_or(true).then(|| Damage {
+        let is_there = || Ok::<_, StoreError>(self.has_snapshot(&record.id)? || self.is_paused(&record.id)?);
+        is_there().unwrap_or(true).then(|| Damage {
             kind: part.kind.to_owned(),
             path: part.path.display().to_string(),
             error: forkd_protocol::error::chain(&error),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use forkd_protocol::names::Tag;
 
 use super::examine::{Examined, NewLayer};
-use super::{MAX_STATE_BYTES, SnapshotDraft, TAKEN_STATE};
+use super::{Draft, MAX_STATE_BYTES, TAKEN_STATE};
 use crate::chain::{LayerWriter, Stack, page_runs};
 use crate::disk;
 use crate::error::StoreError;
@@ -21,7 +21,7 @@ const STEP: u64 = 1 << 20;
 
 /// Which pages of the layers a flat layer keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keep {
+pub(super) enum Keep {
     /// Pages that are not zero: nothing is below.
     Data,
     /// All that some layer lists: an image is below, and the machine state counts them.
@@ -35,16 +35,16 @@ impl Store {
         // Open, it keeps its content whatever happens to the tag.
         let source = self.open_snapshot(from)?;
         let draft = self.begin_snapshot(to)?;
-        let examined = draft.flatten(&source.record)?;
+        let examined = draft.draft.flatten(&source.record)?;
         fault::at!("store::compact::flattened");
         draft.commit(&examined)
     }
 }
 
-impl SnapshotDraft {
+impl Draft {
     fn flatten(&self, record: &SnapshotRecord) -> Result<Examined, StoreError> {
         let manifest = &record.manifest;
-        let store = &self.reserved.store;
+        let store = &self.store;
         let state = self.copy_state(record)?;
         let flat = |name: &str, layers: &[LayerRef], keep| -> Result<(Vec<LayerRef>, Option<NewLayer>), _> {
             if layers.len() < 2 {
@@ -67,7 +67,7 @@ impl SnapshotDraft {
     }
 
     fn copy_state(&self, record: &SnapshotRecord) -> Result<PathBuf, StoreError> {
-        let store = &self.reserved.store;
+        let store = &self.store;
         let (from, to) = (store.state_path(&record.id), self.path(TAKEN_STATE));
         // It goes with the snapshot's row, unlike layers, and is small.
         let _guard = store.content_lock();
@@ -82,7 +82,7 @@ impl SnapshotDraft {
     }
 
     /// One layer of what several have.
-    fn merge(
+    pub(super) fn merge(
         &self,
         name: &str,
         stack: &Stack,
@@ -134,7 +134,8 @@ mod tests {
         for pages in [[(3, 1), (4, 1)], [(4, 0), (9, 2)]] {
             let (data, table) = (folder.path().join("run/top"), folder.path().join("run/top.extents"));
             fill(&File::create(&data).unwrap(), &File::create(&table).unwrap(), &pages, 64);
-            frozen.push(store.adopt_layer(&"sb-1".parse().unwrap(), &data, &table, 64 * PAGE).unwrap());
+            let adopted = store.adopt_layer(&"sb-1".parse().unwrap(), &data, &table, 64 * PAGE);
+            frozen.extend(adopted.unwrap());
         }
         let over = Below { disk: frozen, ..below(&a) };
         let meta = SnapshotMeta { below: Some(over), branched_from: Some("sb-1".into()), ..meta(&image) };

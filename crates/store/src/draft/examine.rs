@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
+use super::pause::push;
 use super::{
     DISK, DISK_EXTENTS, MAX_MEMORY_MIB, MAX_STATE_BYTES, MEMORY, MEMORY_EXTENTS, MEMORY_HOLE, STATE,
 };
-use super::{SnapshotDraft, TAKEN_STATE};
+use super::{Draft, TAKEN_STATE};
 use crate::chain::{Below, Stack, take};
 use crate::disk;
 use crate::error::StoreError;
-use crate::extents;
 use crate::layers::{self, LayerBounds};
 use crate::manifest::{ImageRef, LayerRef, MANIFEST_FORMAT, Manifest};
 use crate::records::SnapshotMeta;
@@ -38,7 +38,7 @@ impl Examined {
     }
 }
 
-impl SnapshotDraft {
+impl Draft {
     /// Bounds and hashes what was written. A source that runs on may still have its files open for writing, so
     /// they are copied then.
     pub(super) fn examine(&self, meta: SnapshotMeta) -> Result<Examined, StoreError> {
@@ -113,7 +113,7 @@ impl SnapshotDraft {
                 .layer((MEMORY, MEMORY_EXTENTS), bounds, runs_on.then(Stack::default).as_ref())
                 .map(Some);
         }
-        let stack = self.reserved.store.memory_stack(below)?;
+        let stack = self.store.memory_stack(below)?;
         let new = self.layer((MEMORY, MEMORY_EXTENTS), bounds, Some(&stack))?;
         Ok(Some(new).filter(|new| new.layer.extents > 0))
     }
@@ -162,10 +162,9 @@ impl SnapshotDraft {
     /// All memory layers as one, the new one where it lies now.
     pub(super) fn whole_memory(&self, examined: &Examined) -> Result<Stack, StoreError> {
         let layers = &examined.manifest.memory;
-        let Some(new) = &examined.memory else { return self.reserved.store.memory_stack(layers) };
-        let mut stack = self.reserved.store.memory_stack(&layers[..layers.len() - 1])?;
-        let runs = extents::read(&disk::open(&new.table)?, &new.table, new.layer.size_bytes)?;
-        stack.push(disk::open(&new.data)?, new.data.clone(), &runs);
+        let Some(new) = &examined.memory else { return self.store.memory_stack(layers) };
+        let mut stack = self.store.memory_stack(&layers[..layers.len() - 1])?;
+        push(&mut stack, new)?;
         Ok(stack)
     }
 }

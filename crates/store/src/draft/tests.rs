@@ -160,9 +160,9 @@ fn what_a_crash_leaves_is_swept_and_its_tag_is_free() {
     // Killed while writing, and killed after everything was renamed but before the row.
     std::mem::forget(written(&store, "t", 2));
     let placed = written(&store, "u", 3);
-    let examined = placed.examine(meta(&image)).unwrap();
-    placed.write_folder(&examined, "{}").unwrap();
-    placed.place("some-id", &examined).unwrap();
+    let examined = placed.draft.examine(meta(&image)).unwrap();
+    placed.draft.write_folder(&examined, "{}").unwrap();
+    placed.draft.place("some-id", &examined).unwrap();
     std::mem::forget(placed);
     for (name, text) in [("images/x.ext4", "x"), ("layers/odd", "x"), ("initrd/k-a.cpio", "x")] {
         fs::write(folder.path().join(name), text).unwrap();
@@ -272,7 +272,7 @@ fn a_disk_that_nothing_was_written_to_is_no_layer() {
     let files = draft.outputs();
     files.disk_extents.set_len(0).unwrap();
     files.disk_extents.write_all_at(&table(&[]), 0).unwrap();
-    let untouched = File::create(draft.path(DISK)).unwrap();
+    let untouched = File::create(draft.draft.path(DISK)).unwrap();
     untouched.set_len(64 * PAGE).unwrap();
     let record = draft.publish(meta(&image(&store))).unwrap();
     assert!(record.manifest.disk.is_empty());

@@ -11,7 +11,7 @@ mod writer;
 use std::os::unix::fs::FileExt;
 
 use common::{Monitor, Saved};
-use forkd_protocol::control::{MemoryMode, Phase, RefusalClass};
+use forkd_protocol::control::{MemoryMode, Phase, RefusalClass, Request};
 use forkd_testkit::{guard, tiny};
 
 /// Live branches of one source.
@@ -129,4 +129,25 @@ fn a_machine_that_booted_has_no_changes_to_write() {
         assert_eq!(parent.branch(mode).err().unwrap().class, RefusalClass::Caller);
     }
     assert_eq!(parent.status().phase, Phase::Running);
+}
+
+#[test]
+fn one_that_was_written_to_stand_still_can_go_on_with_its_disk_as_it_was() {
+    if !guard::kvm() {
+        return;
+    }
+    let (base, mut source) = source();
+    let tops = source.status().tops;
+    assert_eq!(tops.len(), 1);
+    let written = source.stand_still();
+    let paused = wave(&base, &written);
+    assert_one_instant(&paused);
+    assert_eq!((source.status().phase, source.status().tops), (Phase::Paused, tops.clone()));
+    source.ask(Request::Resume, &[]).unwrap();
+    let branch = source.branch(MemoryMode::Live).unwrap();
+    assert!(wave(&base, &branch)[0] >= paused[0]);
+    assert_ne!(source.status().tops, tops, "a branch puts an empty top in its place");
+    let mut continued = Monitor::start();
+    continued.restore_over(&base, &written).unwrap();
+    assert_eq!(continued.status().phase, Phase::Running);
 }

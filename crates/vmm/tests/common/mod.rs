@@ -117,6 +117,11 @@ impl Monitor {
         self.write(true, memory)
     }
 
+    /// Writes what was changed, after which the machine stands still with its disk as it was.
+    pub(crate) fn stand_still(&mut self) -> Saved {
+        self.write(false, MemoryMode::Changed).unwrap()
+    }
+
     fn write(&mut self, resume: bool, memory: MemoryMode) -> Result<Saved, Refusal> {
         let (pending, told) = self.begin(resume, memory, None)?;
         Ok(if memory == MemoryMode::Live { pending.finish(told) } else { pending })

@@ -56,6 +56,18 @@ pub(crate) fn controller_pid() -> String {
     host_sh(&format!("pgrep -of '^[^ ]*forkd serve --listen [^ ]*:{port} '"))
 }
 
+/// Ends the controller, and maybe other processes in the same moment, without a word. Comes back once the next one
+/// answers, which whoever supervises it has started.
+pub(crate) fn crash(others: &[u32]) {
+    let before = controller_pid();
+    let others: Vec<String> = others.iter().map(u32::to_string).collect();
+    host_sh(&format!("kill -KILL {before} {}", others.join(" ")));
+    eventually("another controller answers", || {
+        let answers = forkd(&["ls"]).code == Some(0);
+        (answers && controller_pid() != before).then_some(())
+    });
+}
+
 /// The folder of everything that is stored.
 pub(crate) fn store_root() -> String {
     bare();

@@ -11,5 +11,5 @@ pub(crate) use api::{delete, get, post, raw, send};
 pub(crate) use children::{Child, Children, Snapshot, each};
 pub(crate) use command::{Ran, forkd, forkd_fed};
 pub(crate) use disk::check_disk;
-pub(crate) use host::{LIST, MONITORS, controller_pid, full_pool, host_sh, store_root};
+pub(crate) use host::{LIST, MONITORS, controller_pid, crash, full_pool, host_sh, store_root};
 pub(crate) use world::{BARE, IMAGE, NUMPY, alone, at_soak, bare, becomes, eventually, numpy, together};

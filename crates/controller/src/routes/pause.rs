@@ -1,0 +1,46 @@
+//! Taking sandboxes to the disk, and continuing them.
+
+use axum::extract::State;
+use forkd_engine::Engine;
+use forkd_protocol::names::SandboxId;
+use forkd_protocol::rest::{ErrorBody, SandboxInfo};
+
+use crate::error::ApiError;
+use crate::extract::Name;
+
+/// Take a running sandbox to the disk
+///
+/// Its memory is given back to the host; it keeps its id, its disk, its memory and its processes until it is resumed or
+/// removed, also over a restart of the host. Where this fails it runs on.
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{id}/pause", tag = "sandboxes", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = SandboxInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "it does not run, or its guest does not freeze"),
+        (status = 500, body = ErrorBody), (status = 507, body = ErrorBody)
+    )
+)]
+pub(crate) async fn pause(
+    State(engine): State<Engine>,
+    Name(id): Name<SandboxId>,
+) -> Result<axum::Json<SandboxInfo>, ApiError> {
+    Ok(axum::Json(engine.pause(&id).await?))
+}
+
+/// Continue a paused sandbox
+///
+/// As who it was and where it stood. Where this fails it is paused still, and its processes have not run.
+#[utoipa::path(
+    post, path = "/v1/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = String, Path)),
+    responses(
+        (status = 200, body = SandboxInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "it is not paused"), (status = 501, body = ErrorBody),
+        (status = 502, body = ErrorBody), (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)
+    )
+)]
+pub(crate) async fn resume(
+    State(engine): State<Engine>,
+    Name(id): Name<SandboxId>,
+) -> Result<axum::Json<SandboxInfo>, ApiError> {
+    Ok(axum::Json(engine.resume(&id).await?))
+}

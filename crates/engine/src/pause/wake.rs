@@ -1,0 +1,100 @@
+//! From a sandbox on the disk to a running one.
+
+use std::sync::Arc;
+
+use forkd_protocol::guest::PATH_CONTINUE;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::PauseError;
+use crate::adopt::resumed_row;
+use crate::engine::{Shared, blocking};
+use crate::error::EngineError;
+use crate::fork::{ChildError, discard, tell};
+use crate::guest::GuestError;
+use crate::identity::new_continuation;
+use crate::monitor::{Monitor, MonitorError, Watch};
+use crate::sandbox::{Born, Handle};
+
+/// Restores the sandbox and commits that it runs. Where this fails nothing of the attempt is left.
+pub(super) async fn wake(
+    shared: Arc<Shared>,
+    handle: Handle,
+    give_up: CancellationToken,
+) -> Result<Born, EngineError> {
+    let permit = tokio::select! {
+        permit = shared.permits.acquire() => permit.map_err(|_| PauseError::GivenUp)?,
+        () = give_up.cancelled() => return Err(PauseError::GivenUp.into()),
+    };
+    let (restoring, of) = (Arc::clone(&shared), handle.clone());
+    let mut monitor = blocking(move || restore(&restoring, &of)).await??;
+    shared.launcher.refill();
+    let watch = match monitor.watch() {
+        Ok(watch) => watch,
+        Err(e) => return fail(&handle, monitor, e.into()).await,
+    };
+    handle.guest.open();
+    if let Err(e) = go_on(&shared, &handle, &watch, &give_up).await {
+        return fail(&handle, monitor, e).await;
+    }
+    drop(permit);
+    // From the commit on it outlives us, whenever we end.
+    monitor.keep();
+    let (committing, of) = (Arc::clone(&shared), handle.clone());
+    let process = (monitor.process().pid(), monitor.process().start_ticks());
+    let committed = blocking(move || commit(&committing, &of, process)).await;
+    if let Err(e) = committed.and_then(|committed| committed) {
+        discard(handle.id.clone(), monitor, ChildError::GivenUp).await;
+        handle.guest.close();
+        return Err(e);
+    }
+    handle.thaw(&shared.config.bounds).await;
+    let timing = handle.view.borrow().info.timing;
+    Ok(Born { monitor, watch, timing })
+}
+
+/// A process, and the machine in it.
+fn restore(shared: &Shared, handle: &Handle) -> Result<Monitor, EngineError> {
+    let (store, launcher, id) = (&shared.store, &shared.launcher, &handle.id);
+    let snapshot = store.open_paused(id)?;
+    GuestError::check_version(snapshot.record.manifest.agent_protocol)?;
+    // Logs of the life before.
+    store.remove_run_dir(id)?;
+    let limit = handle.view.borrow().info.memory_limit_mib;
+    let monitor = launcher.start(id, limit)?;
+    match launcher.restore(&monitor, &snapshot) {
+        Ok(()) => Ok(monitor),
+        Err(e) => {
+            monitor.discard();
+            Err(PauseError::NotContinued(e.into()).into())
+        }
+    }
+}
+
+async fn go_on(
+    shared: &Shared,
+    handle: &Handle,
+    watch: &Watch,
+    give_up: &CancellationToken,
+) -> Result<(), ChildError> {
+    let bound = shared.config.bounds.answer;
+    let telling = tell(&handle.guest, PATH_CONTINUE, bound, ChildError::Continuation, new_continuation);
+    let told = tokio::select! {
+        () = give_up.cancelled() => return Err(ChildError::GivenUp),
+        () = watch.ended() => return Err(MonitorError::Ended(String::new()).into()),
+        told = telling => told?,
+    };
+    debug!(sandbox = %handle.id, steps = ?told.steps, "continued");
+    Ok(())
+}
+
+fn commit(shared: &Shared, handle: &Handle, process: (u32, u64)) -> Result<(), EngineError> {
+    let row = shared.store.sandbox(&handle.id)?.ok_or(PauseError::GivenUp)?;
+    Ok(shared.store.put_resumed(&resumed_row(row, process))?)
+}
+
+async fn fail(handle: &Handle, monitor: Monitor, e: ChildError) -> Result<Born, EngineError> {
+    let e = discard(handle.id.clone(), monitor, e).await;
+    handle.guest.close();
+    Err(PauseError::NotContinued(e).into())
+}
