@@ -16,6 +16,7 @@
 mod adopt;
 mod artifacts;
 mod branch;
+mod bundles;
 mod chains;
 mod config;
 mod engine;

@@ -10,9 +10,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use forkd_protocol::names::Tag;
-use rusqlite::{ErrorCode, params};
+use rusqlite::{ErrorCode, Transaction, params};
 
 use self::examine::Examined;
+pub(crate) use self::examine::NewLayer;
 use crate::chain::{name_content, view};
 use crate::content::Content;
 use crate::db::to_sql;
@@ -25,9 +26,9 @@ use crate::store::{Store, now};
 /// The largest machine state.
 pub(crate) const MAX_STATE_BYTES: u64 = 64 << 20;
 /// The most memory a guest has.
-const MAX_MEMORY_MIB: u64 = 16 << 10;
+pub(crate) const MAX_MEMORY_MIB: u64 = 16 << 10;
 /// Guest memory leaves a hole below 4 GiB, so its last address lies at most this far behind its size.
-const MEMORY_HOLE: u64 = 4 << 30;
+pub(crate) const MEMORY_HOLE: u64 = 4 << 30;
 
 /// What becomes `snapshots/<id>`.
 const FOLDER: &str = "snapshot";
@@ -65,9 +66,9 @@ pub struct SnapshotDraft {
 
 /// A tag whose row says `writing`; the row goes away with this, unless it was made `ready`.
 #[derive(Debug)]
-struct ReservedTag {
+pub(crate) struct ReservedTag {
     store: Store,
-    tag: Tag,
+    pub(crate) tag: Tag,
     /// Tells this reservation from a later one of the same tag.
     draft: String,
 }
@@ -90,7 +91,7 @@ impl Store {
 }
 
 impl ReservedTag {
-    fn new(store: &Store, tag: &Tag) -> Result<Self, StoreError> {
+    pub(crate) fn new(store: &Store, tag: &Tag) -> Result<Self, StoreError> {
         let draft = uuid::Uuid::new_v4().to_string();
         let row = params![tag.as_str(), draft, to_sql(now())];
         let insert = "INSERT INTO snapshots (tag, draft, status, created_at) VALUES (?1, ?2, 'writing', ?3)";
@@ -110,19 +111,22 @@ impl ReservedTag {
         Ok(Self { store: store.clone(), tag: tag.clone(), draft })
     }
 
-    /// The commit point: from here on the snapshot exists.
-    fn fulfil(&self, id: &str, text: &str, manifest: &Manifest) -> Result<(), StoreError> {
-        let db = &self.store.shared.db;
-        db.commit(|t| {
-            let failed = |e| db.failed(e);
-            name_content(t, id, manifest).map_err(failed)?;
-            let update = "UPDATE snapshots SET status = 'ready', id = ?1, manifest = ?2 WHERE draft = ?3";
-            match t.execute(update, [id, text, &self.draft]).map_err(failed)? {
-                1 => Ok(()),
-                // The registry was changed by somebody else.
-                _ => Err(failed(rusqlite::Error::QueryReturnedNoRows)),
-            }
-        })
+    /// Makes the snapshot exist, once the transaction is committed.
+    pub(crate) fn fulfil(
+        &self,
+        t: &Transaction<'_>,
+        id: &str,
+        text: &str,
+        manifest: &Manifest,
+    ) -> Result<(), StoreError> {
+        let failed = |e| self.store.shared.db.failed(e);
+        name_content(t, id, manifest).map_err(failed)?;
+        let update = "UPDATE snapshots SET status = 'ready', id = ?1, manifest = ?2 WHERE draft = ?3";
+        match t.execute(update, [id, text, &self.draft]).map_err(failed)? {
+            1 => Ok(()),
+            // The registry was changed by somebody else.
+            _ => Err(failed(rusqlite::Error::QueryReturnedNoRows)),
+        }
     }
 }
 
@@ -175,7 +179,8 @@ impl SnapshotDraft {
         let _guard = store.content_lock();
         self.check_base(examined)?;
         let placed = self.place(&id, examined);
-        let done = placed.and_then(|()| self.reserved.fulfil(&id, &text, &examined.manifest));
+        let fulfil = |t: &Transaction<'_>| self.reserved.fulfil(t, &id, &text, &examined.manifest);
+        let done = placed.and_then(|()| store.shared.db.commit(fulfil));
         if let Err(error) = done {
             // Opening the store sweeps what this leaves; the first error is the one to know.
             let _ = disk::remove_folder(&store.snapshot_folder(&id));
@@ -213,10 +218,7 @@ impl SnapshotDraft {
             return Err(StoreError::Vanished { kind: "image", name: manifest.image.name.clone() });
         }
         let brought = |layer: &LayerRef| examined.new_layers().any(|new| new.layer == *layer);
-        let there = |layer: &LayerRef| {
-            store.layer_path(&layer.hash).exists() && store.layer_table_path(&layer.hash).exists()
-        };
-        match manifest.layers().find(|layer| !brought(layer) && !there(layer)) {
+        match manifest.layers().find(|layer| !brought(layer) && !store.has_layer(&layer.hash)) {
             Some(gone) => Err(StoreError::Vanished { kind: "layer", name: gone.hash.clone() }),
             None => Ok(()),
         }

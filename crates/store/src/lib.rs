@@ -9,6 +9,7 @@
 //!   initrd/<..>.cpio         derived: agent + modules
 //!   layers/<hash>            sparse pages of a memory or disk layer; <hash>.extents lists them
 //!   snapshots/<id>/          manifest.json, state; derived: hot, and where there is a chain view, view.extents, view.json
+//!   imports/<digest>/        bundles on their way in: the document, objects that came so far
 //!   run/<sandbox>/           sockets, console, private disk top
 //!   staging/<random>/        drafts; whatever is here when the store opens is garbage
 //! ```
@@ -17,6 +18,7 @@
 //! garbage and swept when the store opens.
 #![forbid(unsafe_code)]
 
+pub mod bundle;
 mod chain;
 mod content;
 pub mod cpio;
@@ -38,9 +40,11 @@ mod sandboxes;
 mod snapshots;
 mod sparse;
 mod store;
+mod tarball;
 #[cfg(test)]
 mod testing;
 
+pub use bundle::BundleError;
 pub use chain::{Below, Removal, Template};
 pub use draft::{DraftFiles, SnapshotDraft};
 pub use error::StoreError;

@@ -22,7 +22,7 @@ use crate::state::MachineState;
 /// First bytes of a state file.
 pub const MAGIC: [u8; 8] = *b"FKDSTATE";
 /// Version of the format; raised whenever a field is added, removed or changes meaning.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = forkd_protocol::control::STATE_FORMAT;
 /// Most bytes a payload may have: eight vCPUs and all devices stay far below.
 pub const MAX_PAYLOAD: u64 = 16 << 20;
 

@@ -14,6 +14,9 @@ pub const BRANCH_VERSION: ControlVersion = 2;
 /// Most pages (4 KiB) that a table of hot pages lists; a machine that changed more was not at its start any more.
 pub const MAX_HOT_PAGES: u64 = 8192;
 
+/// Version of the machine state's format (docs/snapshot-format.md): what a monitor writes, and the only one it reads.
+pub const STATE_FORMAT: u32 = 1;
+
 /// What a passed descriptor is for. `Request` messages list roles in the order of their descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FdRole {

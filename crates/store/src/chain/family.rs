@@ -90,6 +90,7 @@ impl Store {
         })?;
         for record in &doomed {
             self.shared.open.forget(&record.id);
+            self.shared.exports.forget(&record.id);
             disk::remove_folder(&self.snapshot_folder(&record.id))?;
         }
         self.drop_content(content)?;
