@@ -18,6 +18,7 @@
 mod support;
 
 mod branch;
+mod bundle;
 mod client;
 mod crash;
 mod eval;
