@@ -16,6 +16,7 @@ mod parse;
 mod process;
 mod signals;
 mod sse;
+mod travel;
 mod ui;
 mod upload;
 

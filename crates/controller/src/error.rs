@@ -11,7 +11,7 @@
 //! | `Corrupt`, `Internal` | 500 |
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, QueryRejection, RawPathParamsRejection};
+use axum::extract::rejection::{BytesRejection, JsonRejection, QueryRejection, RawPathParamsRejection};
 use axum::response::{IntoResponse, Response};
 use forkd_engine::EngineError;
 use forkd_protocol::error::ErrorClass;
@@ -97,6 +97,12 @@ impl From<NameError> for ApiError {
 
 impl From<JsonRejection> for ApiError {
     fn from(e: JsonRejection) -> Self {
+        Self::refused(e.status(), e.body_text())
+    }
+}
+
+impl From<BytesRejection> for ApiError {
+    fn from(e: BytesRejection) -> Self {
         Self::refused(e.status(), e.body_text())
     }
 }

@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use axum::extract::{FromRequest, FromRequestParts, RawPathParams};
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use forkd_protocol::names::NameError;
 use http::request::Parts;
 
@@ -12,6 +13,18 @@ use crate::error::ApiError;
 #[derive(Debug, FromRequest)]
 #[from_request(via(axum::Json), rejection(ApiError))]
 pub(crate) struct Json<T>(pub(crate) T);
+
+/// A whole body.
+#[derive(Debug)]
+pub(crate) struct Whole(pub(crate) Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for Whole {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        Ok(Self(Bytes::from_request(request, state).await?))
+    }
+}
 
 /// The query.
 #[derive(Debug, FromRequestParts)]
@@ -31,7 +44,28 @@ where
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let params = RawPathParams::from_request_parts(parts, state).await?;
-        let name = params.iter().next().map_or("", |(_, value)| value);
-        Ok(Self(name.parse()?))
+        Ok(Self(variable(&params, 0)?))
     }
+}
+
+/// The names that are the two variables of the path.
+#[derive(Debug)]
+pub(crate) struct Names<A, B>(pub(crate) A, pub(crate) B);
+
+impl<S, A, B> FromRequestParts<S> for Names<A, B>
+where
+    S: Send + Sync,
+    A: FromStr<Err = NameError>,
+    B: FromStr<Err = NameError>,
+{
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let params = RawPathParams::from_request_parts(parts, state).await?;
+        Ok(Self(variable(&params, 0)?, variable(&params, 1)?))
+    }
+}
+
+fn variable<T: FromStr<Err = NameError>>(params: &RawPathParams, n: usize) -> Result<T, NameError> {
+    params.iter().nth(n).map_or("", |(_, value)| value).parse()
 }

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::ApiError;
-use crate::routes::{agent, artifacts, chains, meta, pause, sandboxes, snapshots};
+use crate::routes::{agent, artifacts, bundles, chains, meta, pause, sandboxes, snapshots};
 
 /// Longest JSON body: standard input of an exec travels in one.
 const MAX_JSON: usize = 16 << 20;
@@ -51,6 +51,12 @@ fn described() -> OpenApiRouter<Engine> {
         .routes(routes!(chains::compact))
         .routes(routes!(chains::gc))
         .routes(routes!(chains::verify))
+        .routes(routes!(bundles::export))
+        .routes(routes!(bundles::object))
+        .routes(routes!(bundles::begin))
+        .routes(routes!(bundles::status, bundles::remove))
+        .routes(routes!(bundles::put_object))
+        .routes(routes!(bundles::commit))
         .routes(routes!(sandboxes::list, sandboxes::create))
         .routes(routes!(sandboxes::get, sandboxes::kill))
         .routes(routes!(sandboxes::branch))

@@ -225,3 +225,28 @@ fn the_document_names_every_route_and_no_other_answers() {
     assert!(paths.len() >= 14, "{:?}", paths.keys());
     assert!(document["components"]["schemas"]["SandboxInfo"].is_object());
 }
+
+#[test]
+fn bundles_are_refused_before_anything_is_kept() {
+    let controller = Controller::start();
+    let before = files(controller.folder.path());
+    let hash = "0".repeat(64);
+    controller.get("/v1/snapshots/none/export").refused(404);
+    controller.get(&format!("/v1/snapshots/none/objects/{hash}")).refused(404);
+    controller.get("/v1/snapshots/none/objects/x").refused(400);
+    for body in ["", "{}", "[", r#"{"kind":"forkd-bundle","version":1}"#] {
+        let refused = controller.post("/v1/imports", body).refused(400);
+        assert_eq!(refused.code, "bundle_refused", "{body}");
+    }
+    let newer = controller.post("/v1/imports", r#"{"kind":"forkd-bundle","version":7}"#).refused(400);
+    assert!(newer.code == "bundle_too_new" && newer.error.contains("use a newer forkd"), "{newer:?}");
+    controller.post("/v1/imports?tag=..", "{}").refused(400);
+    let object = format!("/v1/imports/{hash}/objects/{hash}");
+    assert_eq!(controller.get(&format!("/v1/imports/{hash}")).refused(404).code, "no_import");
+    controller.put(&object, b"x").refused(404);
+    controller.put(&object.replace("0/objects", "/objects"), b"x").refused(400);
+    controller.put(&object, &vec![0; 17 << 20]).refused(413);
+    controller.post(&format!("/v1/imports/{hash}/commit"), "").refused(404);
+    controller.delete(&format!("/v1/imports/{hash}")).refused(404);
+    assert_eq!(files(controller.folder.path()), before);
+}

@@ -179,6 +179,7 @@ pub(crate) const NO_SPACE: &str = "no_space";
 
 pub(crate) fn store_code(e: &StoreError) -> Option<&'static str> {
     match e {
+        StoreError::Bundle(e) => Some(e.code()),
         StoreError::TagTaken { .. } => Some("tag_taken"),
         StoreError::HasDependents { .. } => Some("has_dependents"),
         StoreError::Locked { .. } => Some("store_in_use"),

@@ -20,6 +20,7 @@ extern crate self as forkd_engine;
 mod adopt;
 mod artifacts;
 mod branch;
+mod bundles;
 mod chains;
 mod config;
 #[cfg(test)]

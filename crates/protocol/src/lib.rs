@@ -4,10 +4,12 @@
 //! * [`guest`]: host to agent, HTTP over vsock;
 //! * [`rest`]: clients to controller, JSON over HTTP;
 //! * [`error`]: what kind of failure an error is;
+//! * [`digest`]: what content is called by;
 //! * [`names`]: the names people give things, checked once, here.
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod digest;
 pub mod error;
 pub mod guest;
 pub mod names;

@@ -7,13 +7,18 @@ use serde::{Deserialize, Serialize};
 
 /// Why a name was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{kind} {given:?} is not valid: use 1 to {max} of the characters A-Z a-z 0-9 _ - (images and kernels also .), not starting with - or ."
-)]
+#[error("{kind} {given:?} is not valid: use {rule}")]
 pub struct NameError {
     kind: &'static str,
     given: String,
-    max: usize,
+    rule: String,
+}
+
+impl NameError {
+    /// `rule` says what is valid, after "use".
+    pub(crate) fn new(kind: &'static str, given: &str, rule: impl Into<String>) -> Self {
+        Self { kind, given: given.chars().take(80).collect(), rule: rule.into() }
+    }
 }
 
 fn check(kind: &'static str, given: &str, max: usize, dots: bool) -> Result<(), NameError> {
@@ -22,7 +27,13 @@ fn check(kind: &'static str, given: &str, max: usize, dots: bool) -> Result<(), 
         && given.len() <= max
         && !given.starts_with(['-', '.'])
         && given.chars().all(allowed);
-    if fine { Ok(()) } else { Err(NameError { kind, given: given.chars().take(80).collect(), max }) }
+    if fine {
+        return Ok(());
+    }
+    let rule = format!(
+        "1 to {max} of the characters A-Z a-z 0-9 _ - (images and kernels also .), not starting with - or ."
+    );
+    Err(NameError::new(kind, given, rule))
 }
 
 macro_rules! name_type {

@@ -2,6 +2,7 @@
 //!
 //! Field names are those that published forkd clients read; what is ours is optional or additional.
 
+mod bundle;
 mod chain;
 mod refresh;
 
@@ -10,6 +11,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use self::bundle::{
+    BUNDLE_KIND, BUNDLE_VERSION, Bundle, BundleFile, BundleKernel, BundleSnapshot, Contents, Fate, HubTag,
+    ImportStatus, Imported, ImportedSnapshot, KernelContents, MAX_BUNDLE_BYTES, PIECE_BYTES, Transfer,
+    longest_object,
+};
 pub use self::chain::{
     CollectGarbage, CompactSnapshot, Damage, GarbageItem, GarbageReport, LayerInfo, RemoveSnapshot,
     SnapshotInfoDetail, VerifyReport, VerifySnapshots,

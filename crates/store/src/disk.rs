@@ -68,6 +68,12 @@ pub(crate) fn physical_bytes(path: &Path) -> u64 {
     fs::metadata(path).map(|m| m.blocks().saturating_mul(512)).unwrap_or(0)
 }
 
+/// Bytes that the files in a folder occupy; not those in folders below it.
+pub(crate) fn folder_bytes(path: &Path) -> u64 {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| physical_bytes(&entry.path())).sum()
+}
+
 /// Copies at most `max` bytes into a new file; more is an error. Returns length and BLAKE3.
 pub(crate) fn take_in(
     what: &'static str,

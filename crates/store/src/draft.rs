@@ -15,8 +15,9 @@ use std::sync::MutexGuard;
 use forkd_protocol::names::Tag;
 
 use self::examine::Examined;
+pub(crate) use self::examine::NewLayer;
 pub use self::pause::{Floor, PauseDraft};
-use self::reserved::ReservedTag;
+pub(crate) use self::reserved::ReservedTag;
 use crate::chain::view;
 use crate::content::Content;
 use crate::disk;
@@ -29,9 +30,9 @@ use crate::store::Store;
 /// The largest machine state.
 pub(crate) const MAX_STATE_BYTES: u64 = 64 << 20;
 /// The most memory a guest has.
-const MAX_MEMORY_MIB: u64 = 16 << 10;
+pub(crate) const MAX_MEMORY_MIB: u64 = 16 << 10;
 /// Guest memory leaves a hole below 4 GiB, so its last address lies at most this far behind its size.
-const MEMORY_HOLE: u64 = 4 << 30;
+pub(crate) const MEMORY_HOLE: u64 = 4 << 30;
 
 /// What becomes `snapshots/<id>`.
 const FOLDER: &str = "snapshot";
@@ -112,10 +113,10 @@ impl SnapshotDraft {
     }
 
     fn commit(self, examined: &Examined) -> Result<SnapshotRecord, StoreError> {
-        let manifest = &examined.manifest;
-        let (guard, replaced) =
-            self.draft.put(examined, |id, text| self.reserved.fulfil(id, text, manifest))?;
-        let store = &self.draft.store;
+        let (store, manifest) = (&self.draft.store, &examined.manifest);
+        let fulfil =
+            |id: &str, text: &str| store.shared.db.commit(|t| self.reserved.fulfil(t, id, text, manifest));
+        let (guard, replaced) = self.draft.put(examined, fulfil)?;
         let record = store.snapshot(self.reserved.tag());
         if let Some(replaced) = replaced {
             // It is published; what this leaves is swept when the store opens.
@@ -210,10 +211,7 @@ impl Draft {
             return Err(StoreError::Vanished { kind: "image", name: manifest.image.name.clone() });
         }
         let brought = |layer: &LayerRef| examined.new_layers().any(|new| new.layer == *layer);
-        let there = |layer: &LayerRef| {
-            store.layer_path(&layer.hash).exists() && store.layer_table_path(&layer.hash).exists()
-        };
-        match manifest.layers().find(|layer| !brought(layer) && !there(layer)) {
+        match manifest.layers().find(|layer| !brought(layer) && !store.has_layer(&layer.hash)) {
             Some(gone) => Err(StoreError::Vanished { kind: "layer", name: gone.hash.clone() }),
             None => Ok(()),
         }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use forkd_protocol::error::ErrorClass;
 
+use crate::bundle::BundleError;
 use crate::room::Room;
 
 /// Why the store did not do what it was asked.
@@ -116,6 +117,9 @@ pub enum StoreError {
         /// Hash of what is there.
         found: String,
     },
+    /// A bundle does not leave or does not arrive.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     /// A manifest or registry of another version of forkd.
     #[error(
         "{path} has format {found}; this forkd reads {known}: use the forkd that wrote it, or make it again"
@@ -144,6 +148,7 @@ impl StoreError {
             Self::Size { .. } | Self::BadUpload { .. } => ErrorClass::Caller,
             Self::BadLayer { .. } | Self::Damaged { .. } | Self::Format { .. } => ErrorClass::Corrupt,
             Self::Io { source, .. } => class_of_io(source),
+            Self::Bundle(e) => e.class(),
             Self::Database { .. } => ErrorClass::Internal,
         }
     }

@@ -85,7 +85,7 @@ pub(crate) fn to_bytes(extents: &[Extent]) -> Vec<u8> {
 }
 
 /// The header, and nothing but what it announces.
-fn parse(bytes: &[u8], pages: u64) -> Result<Vec<Extent>, String> {
+pub(crate) fn parse(bytes: &[u8], pages: u64) -> Result<Vec<Extent>, String> {
     let (header, entries) = bytes.split_at_checked(16).ok_or("its extent table has no header")?;
     if &header[..4] != b"FKDX" {
         return Err("its extent table does not start with FKDX".to_owned());

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use forkd_protocol::names::ImageName;
 use forkd_protocol::rest::ImageInfo;
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use crate::content::Content;
 use crate::db::{from_sql, to_sql};
@@ -16,6 +16,7 @@ use crate::error::StoreError;
 use crate::extents::PAGE;
 use crate::fault;
 use crate::layers::RunHasher;
+use crate::manifest::ImageRef;
 use crate::records::ImageRecord;
 use crate::sparse::{HEAD, MAGIC, Sink, SparseDecoder, number};
 use crate::store::{Store, now};
@@ -58,6 +59,14 @@ impl Store {
         Ok(ImageRecord { info, path })
     }
 
+    /// Names an image that is there, unless its name is taken.
+    pub(crate) fn name_image(&self, t: &Transaction<'_>, image: &ImageRef) -> rusqlite::Result<()> {
+        let insert = "INSERT OR IGNORE INTO images (name, hash, size_bytes, origin, created_at)
+            VALUES (?1, ?2, ?3, ?4, ?5)";
+        let row = params![image.name, image.hash, to_sql(image.size_bytes), image.origin, to_sql(now())];
+        t.execute(insert, row).map(drop)
+    }
+
     pub(crate) fn image_path(&self, hash: &str) -> PathBuf {
         self.folder("images").join(format!("{hash}.ext4"))
     }
@@ -65,14 +74,13 @@ impl Store {
     /// Starts taking in an image. `origin` says how it was made.
     pub fn begin_image(&self, name: &ImageName, origin: &str) -> Result<ImageDraft, StoreError> {
         let staging = self.staging()?;
-        let path = staging.path().join("image");
-        let file = disk::create_new(&path)?;
+        let blocks = Blocks::create(staging.path().join("image"))?;
         Ok(ImageDraft {
             store: self.clone(),
             name: name.clone(),
             origin: origin.chars().take(4096).collect(),
             form: Form::Unknown(Vec::with_capacity(HEAD)),
-            blocks: Blocks { file, path, size: 0, partial: Vec::new(), runs: RunHasher::default() },
+            blocks,
             _staging: staging,
         })
     }
@@ -154,8 +162,7 @@ impl ImageDraft {
         if let Form::Sparse(decoder) = &self.form {
             decoder.finish()?;
         }
-        let size = self.blocks.finish()?;
-        let hash = std::mem::take(&mut self.blocks.runs).finish(size);
+        let (size, hash) = self.blocks.finish()?;
         disk::seal(&self.blocks.path)?;
         fault::at!("store::image::sealed");
         let store = &self.store;
@@ -201,7 +208,7 @@ impl Write for ImageDraft {
 
 /// A file written in whole blocks, of which zero ones become holes.
 #[derive(Debug)]
-struct Blocks {
+pub(crate) struct Blocks {
     file: File,
     path: PathBuf,
     /// Bytes in whole blocks so far.
@@ -244,6 +251,12 @@ impl Sink for Blocks {
 }
 
 impl Blocks {
+    /// Begins a new file.
+    pub(crate) fn create(path: PathBuf) -> Result<Self, StoreError> {
+        let file = disk::create_new(&path)?;
+        Ok(Self { file, path, size: 0, partial: Vec::new(), runs: RunHasher::default() })
+    }
+
     /// Stores whole blocks; neighbours that are not zero go out in one write.
     fn whole(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let page = PAGE as usize;
@@ -269,7 +282,8 @@ impl Blocks {
             .map_err(|e| StoreError::io("write", &self.path, e))
     }
 
-    fn finish(&mut self) -> Result<u64, StoreError> {
+    /// Ends the file; its size and its name as an image.
+    pub(crate) fn finish(&mut self) -> Result<(u64, String), StoreError> {
         if !self.partial.is_empty() {
             let mut block = std::mem::take(&mut self.partial);
             block.resize(PAGE as usize, 0);
@@ -279,7 +293,7 @@ impl Blocks {
             return Err(StoreError::Size { what: "an image", bytes: 0, max: MAX_IMAGE_BYTES });
         }
         self.file.set_len(self.size).map_err(|e| StoreError::io("grow", &self.path, e))?;
-        Ok(self.size)
+        Ok((self.size, std::mem::take(&mut self.runs).finish(self.size)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use forkd_protocol::names::KernelName;
 use forkd_protocol::rest::KernelInfo;
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use crate::db::{from_sql, to_sql};
 use crate::disk;
@@ -14,7 +14,7 @@ use crate::fault;
 use crate::records::KernelRecord;
 use crate::store::{Store, now};
 
-const MAX_VMLINUZ: u64 = 1 << 30;
+pub(crate) const MAX_VMLINUZ: u64 = 1 << 30;
 pub(crate) const MAX_MODULES: u64 = 2 << 30;
 
 const COLUMNS: &str = "SELECT name, id, hash, created_at FROM kernels";
@@ -40,6 +40,12 @@ impl Store {
                 kind: "kernel",
                 name: named.unwrap_or("(the newest: there are none yet)").to_owned(),
             })
+    }
+
+    /// Whether a kernel has this name.
+    pub(crate) fn has_kernel(&self, name: &str) -> Result<bool, StoreError> {
+        let query = "SELECT EXISTS (SELECT 1 FROM kernels WHERE name = ?1)";
+        self.shared.db.run(|c| c.query_row(query, [name], |row| row.get(0)))
     }
 
     fn kernel_of(&self, row: &Row<'_>) -> rusqlite::Result<KernelRecord> {
@@ -71,7 +77,7 @@ impl Store {
     }
 
     /// Removes a kernel's files where nothing names them any more. The content lock must be held.
-    fn drop_kernel_content(&self, id: &str) -> Result<(), StoreError> {
+    pub(crate) fn drop_kernel_content(&self, id: &str) -> Result<(), StoreError> {
         let named: bool = self.shared.db.run(|c| {
             c.query_row("SELECT EXISTS (SELECT 1 FROM kernels WHERE id = ?1)", [id], |row| row.get(0))
         })?;
@@ -115,6 +121,25 @@ impl KernelDraft {
 
     /// Makes the kernel visible under its name, replacing what had it. It is then the newest.
     pub fn publish(self) -> Result<KernelRecord, StoreError> {
+        let ready = self.seal()?;
+        let store = &self.store;
+        let _guard = store.content_lock();
+        let old = store.kernel(Some(&self.name)).ok().map(|kernel| kernel.id);
+        self.place(&ready)?;
+        let db = &store.shared.db;
+        let row = params![self.name.as_str(), ready.id, ready.vmlinuz, to_sql(now())];
+        let insert = "INSERT OR REPLACE INTO kernels (name, id, hash, created_at) VALUES (?1, ?2, ?3, ?4)";
+        let inserted = db.commit(|t| t.execute(insert, row).map_err(|e| db.failed(e)));
+        fault::at!("store::kernel::named");
+        for content in old.iter().chain([&ready.id]) {
+            store.drop_kernel_content(content)?;
+        }
+        inserted?;
+        store.kernel(Some(&self.name))
+    }
+
+    /// Makes its files last; what they hash to.
+    pub(crate) fn seal(&self) -> Result<ReadyKernel, StoreError> {
         let (Some(vmlinuz), Some(modules)) = (self.vmlinuz, self.modules) else {
             return Err(StoreError::Size {
                 what: "a kernel without image or modules",
@@ -128,26 +153,33 @@ impl KernelDraft {
         disk::seal(&self.path("modules.cpio"))?;
         disk::sync_folder(self.staging.path())?;
         fault::at!("store::kernel::sealed");
-        let store = &self.store;
-        let _guard = store.content_lock();
-        let old = store.kernel(Some(&self.name)).ok().map(|kernel| kernel.id);
-        let home = store.kernel_folder(&id);
-        if !home.exists() {
-            disk::rename(self.staging.path(), &home)?;
-            fault::at!("store::kernel::renamed");
-            disk::sync_folder(&store.folder("kernels"))?;
-        }
-        let db = &store.shared.db;
-        let row = params![self.name.as_str(), id, vmlinuz.to_hex().to_string(), to_sql(now())];
-        let insert = "INSERT OR REPLACE INTO kernels (name, id, hash, created_at) VALUES (?1, ?2, ?3, ?4)";
-        let inserted = db.commit(|t| t.execute(insert, row).map_err(|e| db.failed(e)));
-        fault::at!("store::kernel::named");
-        for content in old.iter().chain([&id]) {
-            store.drop_kernel_content(content)?;
-        }
-        inserted?;
-        store.kernel(Some(&self.name))
+        Ok(ReadyKernel { id, vmlinuz: vmlinuz.to_hex().to_string() })
     }
+
+    /// Moves it to where its hash says it is, unless it is there. The content lock must be held.
+    pub(crate) fn place(&self, ready: &ReadyKernel) -> Result<(), StoreError> {
+        let home = self.store.kernel_folder(&ready.id);
+        if home.exists() {
+            return Ok(());
+        }
+        disk::rename(self.staging.path(), &home)?;
+        fault::at!("store::kernel::renamed");
+        disk::sync_folder(&self.store.folder("kernels"))
+    }
+
+    /// Names it unless its name is taken. It is then the oldest: what is made here goes on with the kernels of here.
+    pub(crate) fn name_as_oldest(&self, t: &Transaction<'_>, ready: &ReadyKernel) -> rusqlite::Result<()> {
+        let insert = "INSERT OR IGNORE INTO kernels (position, name, id, hash, created_at) VALUES
+            ((SELECT coalesce(min(position), 1) - 1 FROM kernels), ?1, ?2, ?3, ?4)";
+        t.execute(insert, params![self.name.as_str(), ready.id, ready.vmlinuz, to_sql(now())]).map(drop)
+    }
+}
+
+/// What a kernel that may be published hashes to.
+#[derive(Debug)]
+pub(crate) struct ReadyKernel {
+    pub(crate) id: String,
+    vmlinuz: String,
 }
 
 #[cfg(test)]

@@ -146,25 +146,43 @@ impl<'a> Opened<'a> {
 
 /// The name of an image: the runs of its blocks that are not zero are its extents.
 pub(crate) fn hash_image(path: &Path) -> Result<String, StoreError> {
-    let file = disk::open(path)?;
-    let size = file.metadata().map_err(|e| StoreError::io("read", path, e))?.len();
     let mut runs = RunHasher::default();
+    let size = each_block(&disk::open(path)?, path, |index, block| {
+        runs.block(index, block);
+    })?;
+    Ok(runs.finish(size))
+}
+
+/// The extents of an image: the runs of its blocks that are not zero.
+pub(crate) fn image_runs(file: &File, path: &Path) -> Result<Vec<Extent>, StoreError> {
+    let mut runs = Vec::new();
+    each_block(file, path, |first, block| {
+        if !is_zero(block) {
+            extents::append(&mut runs, Extent { first, pages: 1 });
+        }
+    })?;
+    Ok(runs)
+}
+
+/// Hands out the blocks of an image that do not lie in holes, and returns its size. Holes read as zero; skipping them
+/// is only faster.
+fn each_block(file: &File, path: &Path, mut block: impl FnMut(u64, &[u8])) -> Result<u64, StoreError> {
+    let size = file.metadata().map_err(|e| StoreError::io("read", path, e))?.len();
     let mut buffer = vec![0; BUFFER];
     let mut at = 0;
-    // Holes read as zero; skipping them is only faster.
-    while let Some((start, end)) = next_data(&file, path, at, size)? {
+    while let Some((start, end)) = next_data(file, path, at, size)? {
         let (start, end) = (start / PAGE * PAGE, end.next_multiple_of(PAGE).min(size));
-        let mut block = start / PAGE;
-        each_piece(&file, path, (start, end), &mut buffer, |piece| {
+        let mut index = start / PAGE;
+        each_piece(file, path, (start, end), &mut buffer, |piece| {
             for bytes in piece.chunks(PAGE as usize) {
-                runs.block(block, bytes);
-                block += 1;
+                block(index, bytes);
+                index += 1;
             }
             Ok(())
         })?;
         at = end;
     }
-    Ok(runs.finish(size))
+    Ok(size)
 }
 
 /// Hashes blocks as an image's: zero blocks are left out, the others gathered into extents.

@@ -10,6 +10,7 @@
 //!   layers/<hash>            sparse pages of a memory or disk layer; <hash>.extents lists them
 //!   snapshots/<id>/          manifest.json, state; derived: hot, and where there is a chain view, view.extents, view.json;
 //!                            also what a paused sandbox is continued from, which its row names
+//!   imports/<digest>/        bundles on their way in: the document, objects that came so far
 //!   run/<sandbox>/           sockets, console, private disk top
 //!   staging/<random>/        drafts; whatever is here when the store opens is garbage
 //! ```
@@ -18,6 +19,7 @@
 //! garbage and swept when the store opens.
 #![forbid(unsafe_code)]
 
+pub mod bundle;
 mod chain;
 mod content;
 pub mod cpio;
@@ -48,9 +50,11 @@ mod sparse;
 mod store;
 #[cfg(test)]
 mod stress_tests;
+mod tarball;
 #[cfg(test)]
 mod testing;
 
+pub use bundle::BundleError;
 pub use chain::{Below, Removal, Template};
 pub use draft::{DraftFiles, Floor, PauseDraft, SnapshotDraft};
 pub use error::StoreError;

@@ -132,6 +132,23 @@ impl Store {
         self.shared.db.run(|c| c.query_row(query, [id], |row| row.get(0)))
     }
 
+    /// The tag of the snapshot of this id.
+    pub(crate) fn tag_of(&self, id: &str) -> Result<Option<String>, StoreError> {
+        let query = "SELECT tag FROM snapshots WHERE id = ?1";
+        self.shared.db.run(|c| c.query_row(query, [id], |row| row.get(0)).optional())
+    }
+
+    /// Whether a tag names a snapshot, or one that is being made.
+    pub(crate) fn is_taken(&self, tag: &Tag) -> Result<bool, StoreError> {
+        let query = "SELECT EXISTS (SELECT 1 FROM snapshots WHERE tag = ?1)";
+        self.shared.db.run(|c| c.query_row(query, [tag.as_str()], |row| row.get(0)))
+    }
+
+    /// Whether both files of a layer are there.
+    pub(crate) fn has_layer(&self, hash: &str) -> bool {
+        self.layer_path(hash).exists() && self.layer_table_path(hash).exists()
+    }
+
     pub(crate) fn snapshot_folder(&self, id: &str) -> PathBuf {
         self.folder("snapshots").join(id)
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
 
+use crate::bundle::{Exports, Imports};
 use crate::content::{Content, forget};
 use crate::db::Db;
 use crate::disk;
@@ -28,6 +29,8 @@ pub(crate) struct Shared {
     root: PathBuf,
     pub(crate) db: Db,
     pub(crate) open: OpenSnapshots,
+    pub(crate) exports: Exports,
+    pub(crate) imports: Imports,
     /// Held while content gets or loses its last name, so that no two changes of that kind overlap:
     /// content must not be removed between being found and being named by a row.
     content: Mutex<()>,
@@ -45,7 +48,7 @@ const LOCK_WITHIN: Duration = Duration::from_secs(2);
 const LOCK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The folders of a store.
-const FOLDERS: &[&str] = &["images", "kernels", "initrd", "layers", "snapshots", "run", "staging"];
+const FOLDERS: &[&str] = &["images", "kernels", "initrd", "layers", "snapshots", "imports", "run", "staging"];
 
 impl Store {
     /// Opens the store at `root`, creating it where there is none. Only one process can have it open.
@@ -64,6 +67,8 @@ impl Store {
             root: root.to_owned(),
             db,
             open: OpenSnapshots::default(),
+            exports: Exports::default(),
+            imports: Imports::default(),
             content: Mutex::new(()),
             deferred: Mutex::new(Vec::new()),
             abandoned: Mutex::new(Vec::new()),
@@ -103,6 +108,7 @@ impl Store {
         // The largest first: after a crash on a full disk it makes the room for what follows.
         self.sweep_folder("staging", &HashSet::new(), |_| None)?;
         fault::at!("store::sweep::staging_swept");
+        self.sweep_imports()?;
         self.shared.db.commit_removal(|t| {
             t.execute("DELETE FROM snapshots WHERE status = 'writing'", [])?;
             forget(t)

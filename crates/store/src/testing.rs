@@ -8,6 +8,7 @@ use forkd_protocol::control::CpuModel;
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::SnapshotTiming;
 
+use crate::bundle::sample_state;
 use crate::chain::Below;
 use crate::draft::{Floor, SnapshotDraft};
 use crate::error::StoreError;
@@ -75,7 +76,8 @@ pub(crate) fn try_fill(data: &File, extents: &File, pages: Pages<'_>, size: u64)
 pub(crate) fn draft(store: &Store, name: &str, pages: Pages<'_>) -> SnapshotDraft {
     let mut draft = store.begin_snapshot(&tag(name)).unwrap();
     let files = draft.outputs();
-    (&files.state).write_all(format!("state of {name}").as_bytes()).unwrap();
+    let state = sample_state(b"AuthenticAMD", 1, format!("state of {name}").as_bytes());
+    (&files.state).write_all(&state).unwrap();
     fill(&files.memory, &files.memory_extents, pages, 2048);
     draft
 }

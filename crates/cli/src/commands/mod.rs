@@ -15,8 +15,11 @@ mod kill;
 mod logs;
 mod ls;
 mod machine;
+mod pack;
 mod pause;
 mod ping;
+mod pull;
+mod push;
 mod quickstart;
 mod removal;
 mod rmi;
@@ -28,6 +31,7 @@ mod snapshot_diff;
 mod snapshot_info;
 mod snapshot_refresh;
 mod tree;
+mod unpack;
 mod verify;
 
 use clap::Subcommand;
@@ -77,6 +81,14 @@ pub(crate) enum Command {
     SnapshotCompact(snapshot_compact::Args),
     /// Remove snapshots
     Rmi(rmi::Args),
+    /// Write a snapshot, with all that it needs, into a file
+    Pack(pack::Args),
+    /// Take a snapshot in from a file
+    Unpack(unpack::Args),
+    /// Send a snapshot to a hub
+    Push(push::Args),
+    /// Take a snapshot in from a hub
+    Pull(pull::Args),
     /// Remove stored content that nothing names
     Gc(gc::Args),
     /// Hash stored snapshots again
@@ -121,6 +133,10 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::SnapshotDiff(args) => snapshot_diff::run(args, context).await,
         Command::SnapshotInfo(args) => snapshot_info::run(args, context).await,
         Command::SnapshotCompact(args) => snapshot_compact::run(args, context).await,
+        Command::Pack(args) => pack::run(args, context).await,
+        Command::Unpack(args) => unpack::run(args, context).await,
+        Command::Push(args) => push::run(args, context).await,
+        Command::Pull(args) => pull::run(args, context).await,
         Command::Gc(args) => gc::run(args, context).await,
         Command::Verify(args) => verify::run(args, context).await,
         Command::Rmi(args) => rmi::run(args, context).await,

@@ -98,7 +98,7 @@ pub struct CollectGarbage {
 /// Something that nothing names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GarbageItem {
-    /// `layer`, `image` or `snapshot`.
+    /// `layer`, `image`, `snapshot`, or `import`: a bundle that nobody goes on taking in.
     pub kind: String,
     /// Its hash.
     pub name: String,

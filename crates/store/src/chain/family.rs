@@ -94,6 +94,7 @@ impl Store {
         fault::at!("store::remove::forgotten");
         for record in &doomed {
             self.shared.open.forget(&record.id);
+            self.shared.exports.forget(&record.id);
             disk::remove_folder(&self.snapshot_folder(&record.id))?;
             fault::at!("store::remove::folder_removed");
         }

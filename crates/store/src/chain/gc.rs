@@ -2,7 +2,6 @@
 //! in use just then.
 
 use std::fs;
-use std::path::Path;
 
 use forkd_protocol::rest::{GarbageItem, GarbageReport};
 
@@ -31,11 +30,17 @@ impl Store {
         for id in self.names_in("snapshots", |name| Some(name))? {
             if !self.has_snapshot(&id)? && !self.is_paused(&id)? {
                 let folder = self.snapshot_folder(&id);
-                add(&mut report, "snapshot", &id, folder_bytes(&folder));
+                add(&mut report, "snapshot", &id, disk::folder_bytes(&folder));
                 if !dry_run {
                     disk::remove_folder(&folder)?;
                     fault::at!("store::gc::folder_removed");
                 }
+            }
+        }
+        for (name, folder, bytes) in self.idle_imports()? {
+            add(&mut report, "import", &name, bytes);
+            if !dry_run {
+                disk::remove_folder(&folder)?;
             }
         }
         Ok(report)
@@ -72,11 +77,6 @@ impl Store {
 fn add(report: &mut GarbageReport, kind: &str, name: &str, bytes: u64) {
     report.bytes += bytes;
     report.items.push(GarbageItem { kind: kind.to_owned(), name: name.to_owned(), bytes });
-}
-
-fn folder_bytes(folder: &Path) -> u64 {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| disk::physical_bytes(&entry.path())).sum()
 }
 
 #[cfg(test)]

@@ -167,7 +167,9 @@ fn modified(folder: &Path) -> Result<[i64; 2], StoreError> {
     let of = |name: &str| {
         let path = folder.join(name);
         let metadata = fs::metadata(&path).map_err(|e| StoreError::io("read", &path, e))?;
-        Ok(metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()))
+        Ok::<_, StoreError>(
+            metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec()),
+        )
     };
     Ok([of(VIEW)?, of(VIEW_EXTENTS)?])
 }

@@ -17,10 +17,10 @@ use crate::store::now;
 
 /// A layer that a draft brings into the store, and where its files are.
 #[derive(Debug)]
-pub(super) struct NewLayer {
-    pub(super) layer: LayerRef,
-    pub(super) data: PathBuf,
-    pub(super) table: PathBuf,
+pub(crate) struct NewLayer {
+    pub(crate) layer: LayerRef,
+    pub(crate) data: PathBuf,
+    pub(crate) table: PathBuf,
 }
 
 /// A draft that may be published.

@@ -16,7 +16,7 @@ const FREE_TAG: &str = "DELETE FROM snapshots WHERE draft = ?1 AND status = 'wri
 
 /// A tag whose row says `writing`; the row goes away with this, unless it was made `ready`.
 #[derive(Debug)]
-pub(super) struct ReservedTag {
+pub(crate) struct ReservedTag {
     store: Store,
     tag: Tag,
     /// Tells this reservation from a later one of the same tag.
@@ -27,14 +27,14 @@ pub(super) struct ReservedTag {
 
 /// A snapshot that has lost its tag to another.
 #[derive(Debug)]
-pub(super) struct Replaced {
+pub(crate) struct Replaced {
     id: String,
     doomed: Vec<Content>,
 }
 
 impl ReservedTag {
     /// Takes a tag that is free.
-    pub(super) fn new(store: &Store, tag: &Tag) -> Result<Self, StoreError> {
+    pub(crate) fn new(store: &Store, tag: &Tag) -> Result<Self, StoreError> {
         let draft = uuid::Uuid::new_v4().to_string();
         insert(store, tag.as_str(), &draft)?;
         Ok(Self { store: store.clone(), tag: tag.clone(), draft, replaces: None })
@@ -47,32 +47,30 @@ impl ReservedTag {
         Ok(Self { store: store.clone(), tag: tag.clone(), draft, replaces: Some(old.to_owned()) })
     }
 
-    pub(super) fn tag(&self) -> &Tag {
+    pub(crate) fn tag(&self) -> &Tag {
         &self.tag
     }
 
-    /// The commit point: from here on the snapshot exists, and one that it replaces does not.
-    pub(super) fn fulfil(
+    /// Makes the snapshot exist, and one that it replaces not, once the transaction is committed.
+    pub(crate) fn fulfil(
         &self,
+        t: &Transaction<'_>,
         id: &str,
         text: &str,
         manifest: &Manifest,
     ) -> Result<Option<Replaced>, StoreError> {
-        let db = &self.store.shared.db;
-        db.commit(|t| {
-            let failed = |e| db.failed(e);
-            name_content(t, id, manifest).map_err(failed)?;
-            let replaced = self.replaces.as_deref().map(|old| self.untag(t, old)).transpose()?;
-            let update =
-                "UPDATE snapshots SET status = 'ready', id = ?1, manifest = ?2, tag = ?3 WHERE draft = ?4";
-            match t.execute(update, [id, text, self.tag.as_str(), &self.draft]).map_err(failed)? {
-                1 => {}
-                // The registry was changed by somebody else.
-                _ => return Err(failed(rusqlite::Error::QueryReturnedNoRows)),
-            }
-            let doomed = || forget(t).map_err(failed);
-            replaced.map(|id| Ok(Replaced { id, doomed: doomed()? })).transpose()
-        })
+        let failed = |e| self.store.shared.db.failed(e);
+        name_content(t, id, manifest).map_err(failed)?;
+        let replaced = self.replaces.as_deref().map(|old| self.untag(t, old)).transpose()?;
+        let update =
+            "UPDATE snapshots SET status = 'ready', id = ?1, manifest = ?2, tag = ?3 WHERE draft = ?4";
+        match t.execute(update, [id, text, self.tag.as_str(), &self.draft]).map_err(failed)? {
+            1 => {}
+            // The registry was changed by somebody else.
+            _ => return Err(failed(rusqlite::Error::QueryReturnedNoRows)),
+        }
+        let doomed = || forget(t).map_err(failed);
+        replaced.map(|id| Ok(Replaced { id, doomed: doomed()? })).transpose()
     }
 
     fn untag(&self, t: &Transaction<'_>, old: &str) -> Result<String, StoreError> {

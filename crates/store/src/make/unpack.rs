@@ -3,7 +3,6 @@
 //! Every path is walked from the target folder with `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`, so no
 //! entry can be written through a link that an earlier entry made, whatever its name says. Owners, modes
 //! (setuid too: they are the guest's business), links and extended attributes are kept as they are.
-//! Extension headers are read here and not by the tar crate, which would take them at any length.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -18,9 +17,9 @@ use rustix::fs::{
 use tar::EntryType;
 
 use super::MakeError;
+use crate::tarball::{ExtensionError, Extensions};
 
 const MAX_ENTRIES: u64 = 2_000_000;
-const MAX_EXTENSION: u64 = 1 << 20;
 const MAX_PATH: usize = 4096;
 const MAX_DEPTH: usize = 200;
 
@@ -29,16 +28,6 @@ const MAX_DEPTH: usize = 200;
 pub(super) struct Unpacked {
     pub(super) entries: u64,
     pub(super) bytes: u64,
-}
-
-/// What extension headers say about the entry that follows them.
-#[derive(Debug, Default)]
-struct Extensions {
-    path: Option<Vec<u8>>,
-    link: Option<Vec<u8>>,
-    uid: Option<u32>,
-    gid: Option<u32>,
-    xattrs: Vec<(String, Vec<u8>)>,
 }
 
 /// One entry, with its extensions applied.
@@ -68,15 +57,9 @@ pub(super) fn unpack(archive: impl Read, root: &Path, max_bytes: u64) -> Result<
         if seen_headers > MAX_ENTRIES {
             return Err(refused(Path::new(""), "is one of more than two million"));
         }
-        match entry.header().entry_type() {
-            EntryType::GNULongName => extensions.path = Some(long_name(&mut entry)?),
-            EntryType::GNULongLink => extensions.link = Some(long_name(&mut entry)?),
-            EntryType::XHeader => pax(&mut entry, &mut extensions)?,
-            EntryType::XGlobalHeader => {}
-            _ => {
-                let item = Item::of(&entry, std::mem::take(&mut extensions))?;
-                target.place(&item, &mut entry)?;
-            }
+        if !extensions.take(&mut entry).map_err(of_extension)? {
+            let item = Item::of(&entry, std::mem::take(&mut extensions))?;
+            target.place(&item, &mut entry)?;
         }
     }
     target.finish()
@@ -93,46 +76,12 @@ fn broken(entry: &str, error: io::Error) -> MakeError {
     ))
 }
 
-fn short_content<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Vec<u8>, MakeError> {
-    if entry.size() > MAX_EXTENSION {
-        return Err(refused(Path::new("extension header"), "is longer than 1 MiB"));
+/// What is wrong with an extension header.
+fn of_extension(error: ExtensionError) -> MakeError {
+    match error {
+        ExtensionError::Refused(reason) => refused(Path::new("extension header"), reason),
+        ExtensionError::Broken(e) => broken("extension header", e),
     }
-    let mut content = Vec::new();
-    entry.take(MAX_EXTENSION).read_to_end(&mut content).map_err(|e| broken("extension header", e))?;
-    Ok(content)
-}
-
-fn long_name<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Vec<u8>, MakeError> {
-    let mut name = short_content(entry)?;
-    if name.last() == Some(&0) {
-        name.pop();
-    }
-    Ok(name)
-}
-
-fn pax<R: Read>(entry: &mut tar::Entry<'_, R>, into: &mut Extensions) -> Result<(), MakeError> {
-    let content = short_content(entry)?;
-    let here = Path::new("extension header");
-    for record in tar::PaxExtensions::new(&content) {
-        let record = record.map_err(|e| broken("extension header", e))?;
-        let key = record.key().map_err(|_| refused(here, "has a key that is not text"))?;
-        let value = record.value_bytes();
-        let number = || std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-        match key {
-            "path" => into.path = Some(value.to_vec()),
-            "linkpath" => into.link = Some(value.to_vec()),
-            "uid" => into.uid = number(),
-            "gid" => into.gid = number(),
-            "size" => return Err(refused(here, "overrides a size (files above 8 GiB are not supported)")),
-            _ if key.starts_with("GNU.sparse") => return Err(refused(here, "describes a sparse file")),
-            _ => {
-                if let Some(name) = key.strip_prefix("SCHILY.xattr.") {
-                    into.xattrs.push((name.to_owned(), value.to_vec()));
-                }
-            }
-        }
-    }
-    Ok(())
 }
 
 impl Item {
