@@ -1,35 +1,34 @@
-//! The devices of a machine and how they are wired to KVM and the event loop.
+//! The devices of a machine, as the event loop and the vCPUs see them.
+
+mod wiring;
 
 use std::fs::File;
-use std::io::BufReader;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forkd_devices::block::{BLOCK_SIZE, Block, BlockConfig, BlockResources, DiskLayer};
+use forkd_devices::block::{Block, BlockConfig};
 use forkd_devices::bus::Bus;
-use forkd_devices::console::{ConsoleLog, DEFAULT_CAP};
 use forkd_devices::faults::GuestFaults;
-use forkd_devices::i8042::{I8042, I8042_BASE, I8042_LEN};
 use forkd_devices::net::{Net, NetResources};
 use forkd_devices::rng::{Rng, RngResources};
-use forkd_devices::serial::{SERIAL_LEN, SerialPort};
-use forkd_devices::virtio::mmio::{MMIO_LEN, NOTIFY_OFFSET};
-use forkd_devices::virtio::{MmioResources, MmioTransport, VirtioDevice, VirtioSlot};
+use forkd_devices::serial::SerialPort;
+use forkd_devices::virtio::mmio::NOTIFY_OFFSET;
+use forkd_devices::virtio::{MmioTransport, VirtioSlot};
 use forkd_devices::vsock::{Vsock, VsockResources};
 use forkd_kvm::{IoHandler, Vm};
 use forkd_memory::GuestRam;
-use forkd_memory::extents::{Extent, read_table};
+use forkd_memory::extents::Extent;
 use forkd_protocol::control::FdRole;
 use forkd_protocol::guest::GUEST_CID;
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent};
-use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
+use vmm_sys_util::eventfd::EventFd;
 
+use self::wiring::{Parts, Wiring, block_resources, console_log, disk_id};
 use crate::error::MonitorError;
-use crate::handed::{DiskFiles, FromStart, Handed};
+use crate::handed::{DiskFiles, Handed};
 use crate::layout;
 use crate::state::DevicesState;
-use crate::watch::watch;
 
 type Slot<D> = Arc<Mutex<MmioTransport<D>>>;
 
@@ -303,149 +302,6 @@ impl Devices {
             }
         }
     }
-}
-
-struct Parts {
-    disks: Vec<Slot<Block>>,
-    vsock: Slot<Vsock>,
-    rng: Slot<Rng>,
-    net: Option<Slot<Net>>,
-    serial: SerialPort,
-    console_input: Option<File>,
-}
-
-/// Connects devices to addresses and interrupt lines, one place after the other.
-struct Wiring<'a> {
-    vm: &'a Vm,
-    ram: &'a GuestRam,
-    faults: GuestFaults,
-    buses: Buses,
-    slots: Vec<Arc<Mutex<dyn VirtioSlot>>>,
-}
-
-impl<'a> Wiring<'a> {
-    fn new(vm: &'a Vm, ram: &'a GuestRam) -> Self {
-        Self { vm, ram, faults: GuestFaults::new(), buses: Buses::default(), slots: Vec::new() }
-    }
-
-    fn irq(&self, gsi: u32) -> Result<EventFd, MonitorError> {
-        let event = event()?;
-        self.vm.connect_irq(&event, gsi)?;
-        Ok(event)
-    }
-
-    fn fresh<D>(&mut self, device: D) -> Result<Slot<D>, MonitorError>
-    where
-        D: VirtioDevice + 'static,
-        MmioTransport<D>: VirtioSlot,
-    {
-        let resources = self.resources(D::QUEUE_SIZES.len())?;
-        self.place(MmioTransport::new(device, resources)?)
-    }
-
-    fn restored<D>(
-        &mut self,
-        state: forkd_devices::virtio::TransportStateV1<D::State>,
-        device: D::Resources,
-    ) -> Result<Slot<D>, MonitorError>
-    where
-        D: VirtioDevice + 'static,
-        MmioTransport<D>: VirtioSlot,
-    {
-        let resources = self.resources(D::QUEUE_SIZES.len())?;
-        self.place(MmioTransport::restore(state, device, resources)?)
-    }
-
-    fn index(&self) -> u32 {
-        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
-    }
-
-    fn resources(&self, queues: usize) -> Result<MmioResources, MonitorError> {
-        if self.index() >= layout::VIRTIO_MAX {
-            return Err(MonitorError::TooManyDevices);
-        }
-        Ok(MmioResources {
-            ram: self.ram.clone(),
-            interrupt: self.irq(layout::VIRTIO_GSI + self.index())?,
-            queue_events: (0..queues).map(|_| event()).collect::<Result<_, _>>()?,
-            faults: self.faults.clone(),
-        })
-    }
-
-    fn place<D>(&mut self, transport: MmioTransport<D>) -> Result<Slot<D>, MonitorError>
-    where
-        D: VirtioDevice + 'static,
-        MmioTransport<D>: VirtioSlot,
-    {
-        let slot = Arc::new(Mutex::new(transport));
-        self.buses.mmio.insert(layout::virtio_base(self.index()), MMIO_LEN, slot.clone())?;
-        self.slots.push(slot.clone());
-        Ok(slot)
-    }
-
-    fn finish(mut self, parts: Parts) -> Result<(Devices, Buses), MonitorError> {
-        let Parts { disks, vsock, rng, net, serial, console_input } = parts;
-        let serial = Arc::new(Mutex::new(serial));
-        let reset = event()?;
-        let i8042 = Arc::new(Mutex::new(I8042::new(reset.try_clone().map_err(MonitorError::Events)?)));
-        let ports = &mut self.buses.ports;
-        ports.insert(layout::SERIAL_PORT.into(), SERIAL_LEN, serial.clone())?;
-        ports.insert(I8042_BASE, I8042_LEN, i8042)?;
-        let epoll = Epoll::new().map_err(MonitorError::Events)?;
-        let mut exiting = Vec::new();
-        for (index, slot) in (0u32..).zip(&self.slots) {
-            let slot = lock(slot);
-            watch_slot(&epoll, index.into(), &*slot)?;
-            exiting.extend((0u32..).take(slot.queue_count()).map(|queue| Doorbell { slot: index, queue }));
-        }
-        if let Some(input) = &console_input {
-            watch(&epoll, input.as_raw_fd(), TOKEN_CONSOLE)?;
-        }
-        let (slots, faults) = (Slots(self.slots), self.faults);
-        let devices =
-            Devices { disks, vsock, rng, net, serial, console_input, slots, faults, epoll, reset, exiting };
-        Ok((devices, self.buses))
-    }
-}
-
-fn watch_slot(epoll: &Epoll, index: u64, slot: &dyn VirtioSlot) -> Result<(), MonitorError> {
-    for queue in 0..slot.queue_count() {
-        if let Some(event) = slot.queue_event(queue) {
-            watch(epoll, event.as_raw_fd(), index << 8 | queue as u64)?;
-        }
-    }
-    match slot.event_fd() {
-        Some(fd) => watch(epoll, fd, index << 8 | TOKEN_DEVICE),
-        None => Ok(()),
-    }
-}
-
-fn event() -> Result<EventFd, MonitorError> {
-    EventFd::new(EFD_NONBLOCK).map_err(MonitorError::Events)
-}
-
-fn block_resources(files: DiskFiles) -> Result<BlockResources, MonitorError> {
-    let DiskFiles { base, layers, top } = files;
-    let blocks = base.metadata().map_err(MonitorError::Events)?.len().div_ceil(BLOCK_SIZE);
-    let mut frozen = Vec::with_capacity(layers.len());
-    for (data, table) in layers {
-        let extents = read_table(&mut BufReader::new(FromStart::new(&table)), blocks)?;
-        frozen.push(DiskLayer { data, extents });
-    }
-    Ok(BlockResources { base, layers: frozen, top })
-}
-
-fn console_log(file: Option<File>) -> ConsoleLog {
-    file.map_or_else(ConsoleLog::sink, |file| ConsoleLog::new(file, DEFAULT_CAP))
-}
-
-/// The serial number of disk `number`, by which a guest finds it whatever its name.
-fn disk_id(number: usize) -> [u8; 20] {
-    let mut id = [0; 20];
-    for (to, from) in id.iter_mut().zip(format!("forkd-disk{number}").bytes()) {
-        *to = from;
-    }
-    id
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
