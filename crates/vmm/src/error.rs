@@ -86,6 +86,9 @@ pub enum MonitorError {
     /// The writer could not be made.
     #[error("the monitor could not be copied to write the snapshot")]
     Fork(#[source] std::io::Error),
+    /// What a writer may do could not be put into rules.
+    #[error("the rules for a writer cannot be used")]
+    Filter(#[from] seccompiler::BackendError),
     /// Writing a layer failed.
     #[error("the snapshot could not be written")]
     Write(#[source] std::io::Error),
@@ -133,6 +136,7 @@ fn class(error: &MonitorError) -> RefusalClass {
         MonitorError::Bus(_)
         | MonitorError::Vcpus(_)
         | MonitorError::Pagemap(_)
+        | MonitorError::Filter(_)
         | MonitorError::Events(_) => RefusalClass::Internal,
     }
 }

@@ -17,7 +17,7 @@ use crate::handed::Handed;
 use crate::machine::Machine;
 use crate::state::MachineState;
 use crate::statefile::{self, StateFileError};
-use crate::writer::{self, Job};
+use crate::writer::{self, Filter, Job};
 
 /// Where a snapshot goes. All of it is there before the machine is touched.
 #[derive(Debug)]
@@ -35,7 +35,10 @@ enum How {
     Flat,
     Changed,
     /// By a writer, which says in this pipe how it ended.
-    Live(File),
+    Live {
+        status: File,
+        filter: Filter,
+    },
 }
 
 impl Outputs {
@@ -49,7 +52,9 @@ impl Outputs {
         let how = match request.memory {
             MemoryMode::Flat => How::Flat,
             MemoryMode::Changed => How::Changed,
-            MemoryMode::Live => How::Live(handed.file(FdRole::WriterStatus)?),
+            MemoryMode::Live => {
+                How::Live { status: handed.file(FdRole::WriterStatus)?, filter: Filter::new()? }
+            }
         };
         Ok(Self {
             state: handed.file(FdRole::StateOut)?,
@@ -106,9 +111,9 @@ impl Machine {
         let (memory, writer) = match outputs.how {
             How::Flat => (self.write_flat(&data, table)?, None),
             How::Changed => (self.write_changes(&data, &table)?, None),
-            How::Live(status) => {
+            How::Live { status, filter } => {
                 let proc_dir = self.proc_dir.try_clone().map_err(MonitorError::Events)?;
-                let job = Job { data, table, status, proc_dir, scratch: Scratch::default() };
+                let job = Job { data, table, status, proc_dir, scratch: Scratch::default(), filter };
                 let pid = writer::fork(&self.ram, job).map_err(MonitorError::Fork)?;
                 (LayerStats::default(), Some(pid))
             }

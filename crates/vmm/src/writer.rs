@@ -4,7 +4,10 @@
 //! afterwards. It has one thread, takes no lock, allocates nothing and logs nothing: whatever the monitor's other
 //! threads held when it was made stays held. It closes every descriptor but its own first, since a copy of KVM's would
 //! keep the virtual machine of a source alive that is killed meanwhile (its `kvm_run` pages are not inherited for the
-//! same reason). And it opens its own page map: one opened before shows the memory of the source.
+//! same reason). And it opens its own page map: one opened before shows the memory of the source. From then on it may
+//! do nothing but read, write and end: what it copies is a guest's, and a guest may have captured the monitor before.
+
+mod filter;
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -14,6 +17,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use forkd_memory::GuestRam;
 use forkd_memory::changed::Pagemap;
 use forkd_memory::writer::{Scratch, Written, write_changed};
+
+pub use self::filter::Filter;
 
 /// Longest line that a writer says.
 const LINE: usize = 128;
@@ -31,6 +36,8 @@ pub struct Job {
     pub proc_dir: File,
     /// Room to work in.
     pub scratch: Scratch,
+    /// What it may ask of the kernel.
+    pub filter: Filter,
 }
 
 /// Lets writers end without anybody waiting for them: the kernel removes their processes at once.
@@ -55,8 +62,13 @@ pub fn fork(ram: &GuestRam, job: Job) -> io::Result<u32> {
 
 fn write_and_exit(ram: &GuestRam, mut job: Job) -> ! {
     close_all_but([&job.data, &job.table, &job.status, &job.proc_dir].map(File::as_raw_fd));
-    let done = Pagemap::open(job.proc_dir.as_fd())
-        .and_then(|pagemap| write_changed(ram, &pagemap, (&job.data, &job.table), &mut job.scratch));
+    let done = Pagemap::open(job.proc_dir.as_fd()).and_then(|pagemap| {
+        job.filter.apply()?;
+        let written = write_changed(ram, &pagemap, (&job.data, &job.table), &mut job.scratch);
+        // The end of the process closes it; the filter allows nobody to.
+        std::mem::forget(pagemap);
+        written
+    });
     let mut line = Line { bytes: [0; LINE], length: 0 };
     // A line that does not fit is cut, and then taken for none.
     let _ = match &done {
