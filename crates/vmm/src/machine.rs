@@ -161,7 +161,6 @@ impl Machine {
 
         let (vm, vcpus) = restore_vcpus(host, &ram, &vcpu_states)?;
         vm.restore(&vm_state)?;
-        vcpus.iter().for_each(Vcpu::forgive_pause);
         if copied {
             hot::enter(&hot, &vcpus);
         }

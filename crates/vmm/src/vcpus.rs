@@ -172,6 +172,7 @@ fn serve(
         let report = match command {
             Command::Run => {
                 vcpu.clear_kick();
+                vcpu.forgive_pause();
                 run_until_paused(&mut vcpu, io, shared);
                 Report::Stopped
             }

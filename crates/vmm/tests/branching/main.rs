@@ -32,6 +32,11 @@ fn source() -> (Saved, Monitor) {
     let base = parent.snapshot(false);
     let mut source = Monitor::start();
     source.restore(&base, true).unwrap();
+    // A busy host lets a guest wait; from here on it has changed all of its pages.
+    let began = std::time::Instant::now();
+    while source.status().changed_pages < tiny::WAVE_PAGES {
+        assert!(began.elapsed() < common::patience(), "the source does not run");
+    }
     (base, source)
 }
 

@@ -18,7 +18,7 @@ use forkd_protocol::control::{
 use forkd_testkit::tiny;
 
 /// Generous: on a host that interprets guests everything is slow. Large guests take as long as the disk does.
-fn patience() -> Duration {
+pub(crate) fn patience() -> Duration {
     let soaking = std::env::var_os("FORKD_SOAK").is_some_and(|soak| soak == "1");
     Duration::from_secs(if soaking { 3600 } else { 120 })
 }
