@@ -20,6 +20,7 @@ mod hot;
 pub mod layout;
 pub mod machine;
 pub mod monitor;
+pub mod priority;
 mod snapshot;
 pub mod state;
 pub mod statefile;

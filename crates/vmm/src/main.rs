@@ -41,6 +41,7 @@ fn serve() -> ExitCode {
 }
 
 fn run() -> Result<Exit, MonitorError> {
+    forkd_vmm::priority::starting();
     forkd_vmm::writer::never_wait();
     let listener = std::io::stdin().as_fd().try_clone_to_owned().map_err(MonitorError::Events)?;
     let mut monitor = Monitor::new(Host::open()?, UnixListener::from(listener))?;

@@ -21,6 +21,7 @@ use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use crate::error::{MonitorError, refusal};
 use crate::handed::Handed;
 use crate::machine::{Host, Machine};
+use crate::priority;
 use crate::watch::watch;
 
 /// Connections at once: the engine needs one, and one more while it is replaced.
@@ -141,6 +142,9 @@ impl Monitor {
         let reply = self.answer(request, descriptors).unwrap_or_else(|error| Reply::Refused(refusal(&error)));
         if connection.answer(&reply).is_ok() {
             self.connections.insert(fd, connection);
+        }
+        if self.machine.is_some() {
+            priority::serving();
         }
         self.watch_devices_while_running()
     }

@@ -12,14 +12,12 @@ use std::time::Duration;
 use forkd_kvm::{End, IoHandler, Kicker, KvmError, Outcome, Vcpu, VcpuState};
 use vmm_sys_util::eventfd::EventFd;
 
+use crate::priority;
+
 /// How long a vCPU may take to come out of the guest. Nothing but a host that does not schedule it takes long.
 const PAUSE_PATIENCE: Duration = Duration::from_secs(30);
 /// The stack of a vCPU thread: it handles exits and formats an error at worst.
 const STACK_BYTES: usize = 256 << 10;
-
-/// How much a vCPU's thread gives way to everything else: as much as it can. Thirty busy guests at 10 still take half of
-/// the processors from the four monitors that restore more.
-const NICE: i32 = 19;
 
 /// vCPUs that do not do what they are told.
 #[derive(Debug, thiserror::Error)]
@@ -167,7 +165,7 @@ fn serve(
     outbox: &Sender<Report>,
 ) {
     vcpu.attach();
-    yield_to_the_host();
+    priority::guest();
     while let Ok(command) = inbox.recv() {
         let report = match command {
             Command::Run => {
@@ -182,12 +180,6 @@ fn serve(
             return;
         }
     }
-}
-
-/// Guests get what is left: a computer whose guests are busy still starts others, and answers for them, quickly.
-/// Among themselves guests share as before. Not being allowed to be less important is no reason not to run.
-fn yield_to_the_host() {
-    let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
 }
 
 fn run_until_paused(vcpu: &mut Vcpu, io: &impl IoHandler, shared: &Shared) {

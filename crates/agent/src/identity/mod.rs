@@ -21,7 +21,7 @@ pub(crate) use names::{prepare_boot_id, with_own_name};
 /// Least entropy that a child is given.
 const ENTROPY_MIN: usize = 64;
 /// Bounds a step that waits for the kernel or the interpreter; hooks have a bound each.
-const STEP_BOUND: Duration = Duration::from_secs(10);
+const STEP_BOUND: Duration = Duration::from_secs(30);
 
 /// One change of identity under way.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use forkd_protocol::rest::{EvalResponse, SandboxInfo, SandboxStats};
 use serde_json::Value;
 
+use super::world::hangs;
 use super::{IMAGE, Ran, delete, forkd, get};
 
 /// A sandbox.
@@ -75,7 +76,8 @@ impl Child {
     /// What code gives in the warm interpreter.
     #[track_caller]
     pub(crate) fn eval(&self, code: &str) -> EvalResponse {
-        forkd(&["--json", "eval", &self.id, "--timeout", "600", "--", code]).parsed()
+        let bound = hangs().as_secs().to_string();
+        forkd(&["--json", "eval", &self.id, "--timeout", &bound, "--", code]).parsed()
     }
 
     /// The value of an expression that JSON can carry.

@@ -1,0 +1,34 @@
+//! Who goes first on a busy host: what somebody waits for, then the host itself, then guests.
+//!
+//! Values are nice values of single threads, and a thread hands its own on to those that it makes. Not being allowed to
+//! change one is no reason not to run.
+
+use rustix::process::setpriority_process;
+use rustix::thread::gettid;
+
+/// A monitor that is about to have a machine. It needs a few milliseconds, and somebody waits for them: beside thirty
+/// busy guests it would get a fourth of a processor.
+const STARTING: i32 = -15;
+/// A monitor that serves its machine.
+const SERVING: i32 = 0;
+/// A vCPU. A host whose guests are busy still answers for them quickly; among themselves guests share.
+const GUEST: i32 = 10;
+
+/// The calling thread is to make a machine.
+pub fn starting() {
+    set(STARTING);
+}
+
+/// The calling thread has made its machine.
+pub fn serving() {
+    set(SERVING);
+}
+
+/// The calling thread runs a vCPU.
+pub fn guest() {
+    set(GUEST);
+}
+
+fn set(nice: i32) {
+    let _ = setpriority_process(Some(gettid()), nice);
+}
