@@ -8,7 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 use forkd_protocol::rest::ExecResponse;
 use serde_json::{Value, json};
 
-use crate::support::{Child, Children, at_soak, bare, becomes, each, forkd, forkd_fed, post, together};
+use crate::support::{
+    Child, Children, at_soak, bare, becomes, each, forkd, forkd_fed, post, post_in_a_crowd, together,
+};
 
 /// As `sha256sum` says it.
 fn sha256(bytes: &[u8]) -> String {
@@ -165,7 +167,7 @@ fn many_commands_at_once() {
             let child = &children[0];
             scope.spawn(move || {
                 let words = json!({ "args": ["sh", "-c", format!("echo {i}; exit {}", i % 100)], "timeout_secs": 300 });
-                let answer = rest(child, words);
+                let answer: ExecResponse = post_in_a_crowd(&child.path("exec"), words).with_status(200).parsed();
                 assert_eq!((answer.stdout, answer.exit_code), (format!("{i}\n"), (i % 100) as i32));
             });
         }

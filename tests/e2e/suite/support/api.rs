@@ -54,23 +54,44 @@ pub(crate) fn delete(path: &str) -> Answer {
     send("DELETE", path, None)
 }
 
+/// `POST` of something that may happen twice, as one of very many at once. Where the API is forwarded into a machine,
+/// QEMU takes few connections at a time, and the kernel resets those that waited too long for it.
+pub(crate) fn post_in_a_crowd(path: &str, body: Value) -> Answer {
+    let request = request("POST", path, Some(body));
+    loop {
+        match exchange(request.as_bytes()) {
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {}
+            answer => return read(answer),
+        }
+    }
+}
+
 /// One request.
 pub(crate) fn send(method: &str, path: &str, body: Option<Value>) -> Answer {
+    raw(request(method, path, body))
+}
+
+fn request(method: &str, path: &str, body: Option<Value>) -> String {
     let (kind, body) = match body {
         Some(json) => ("Content-Type: application/json\r\n", json.to_string()),
         None => ("", String::new()),
     };
     let host = address();
-    raw(format!(
+    format!(
         "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n{kind}Content-Length: {}\r\n\r\n{body}",
         body.len()
-    ))
+    )
 }
 
 /// One request as it goes over the wire.
 #[track_caller]
 pub(crate) fn raw(request: impl AsRef<[u8]>) -> Answer {
-    let answer = exchange(request.as_ref()).unwrap_or_else(|e| panic!("no answer from {}: {e}", url()));
+    read(exchange(request.as_ref()))
+}
+
+#[track_caller]
+fn read(answer: std::io::Result<Vec<u8>>) -> Answer {
+    let answer = answer.unwrap_or_else(|e| panic!("no answer from {}: {e}", url()));
     let text = String::from_utf8_lossy(&answer);
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: {text:?}"));
     assert!(!head.to_ascii_lowercase().contains("transfer-encoding"), "not read here: {head}");

@@ -7,7 +7,7 @@ mod disk;
 mod host;
 mod world;
 
-pub(crate) use api::{delete, get, post, raw, send};
+pub(crate) use api::{delete, get, post, post_in_a_crowd, raw, send};
 pub(crate) use children::{Child, Children, Snapshot, each};
 pub(crate) use command::{Ran, forkd, forkd_fed};
 pub(crate) use disk::check_disk;
