@@ -24,7 +24,7 @@ test: deps ## every test there is, each class counted
 	@packaging/run-tests.py
 
 soak: deps ## the same tests with the large counts
-	@packaging/run-tests.py --soak machine e2e
+	@packaging/run-tests.py --soak monitor machine e2e
 
 bench: build ## times and memory of forks, on this computer or in the machine
 	@if $(FORKD) machine status >/dev/null 2>&1; then $(FORKD) machine start; fi
