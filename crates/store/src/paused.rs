@@ -11,6 +11,7 @@ use crate::chain::Template;
 use crate::db::to_sql;
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::hot::Hot;
 use crate::open::OpenSnapshot;
 use crate::records::{SandboxRow, SnapshotRecord};
@@ -67,6 +68,7 @@ impl Store {
                 _ => Err(StoreError::not_found("paused sandbox", id)),
             }
         })?;
+        fault::at!("store::pause::resumed");
         if let Some(snapshot) = &row.snapshot_id {
             // It runs; what this leaves is swept when the store opens.
             let _ = disk::remove_folder(&self.snapshot_folder(snapshot));

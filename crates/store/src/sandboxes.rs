@@ -85,6 +85,7 @@ impl Store {
             t.execute(delete, [id.as_str()])?;
             forget(t)
         })?;
+        fault::at!("store::sandboxes::row_removed");
         if let Some(snapshot) = folder {
             disk::remove_folder(&self.snapshot_folder(&snapshot))?;
         }

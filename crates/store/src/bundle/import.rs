@@ -23,6 +23,7 @@ use super::document::Checked;
 use super::{BundleError, WINDOW_LOG};
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::store::Store;
 
 /// How many imports may wait for objects.
@@ -131,7 +132,9 @@ impl Store {
         let failed = |e| StoreError::io("write", &path, e);
         let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
         file.write_all(compressed).and_then(|()| file.as_file().sync_data()).map_err(failed)?;
+        fault::at!("store::import::object_written");
         file.persist(&path).map_err(|e| failed(e.error))?;
+        fault::at!("store::import::object_kept");
         Ok(())
     }
 
@@ -180,6 +183,7 @@ impl Store {
         // What cannot be gone on with.
         disk::remove_folder(&folder)?;
         disk::rename(&staging.keep(), &folder)?;
+        fault::at!("store::import::staged");
         let import = Arc::new(new_import(checked, folder));
         imports.insert(id, import.clone());
         Ok(import)

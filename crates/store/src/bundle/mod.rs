@@ -44,6 +44,6 @@ mod golden_tests;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
-mod samples;
+pub(crate) mod samples;
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@ use crate::disk;
 use crate::draft::{NewLayer, ReservedTag};
 use crate::error::StoreError;
 use crate::extents;
+use crate::fault;
 use crate::kernels::{KernelDraft, ReadyKernel};
 use crate::manifest::{ImageRef, LayerRef};
 use crate::records::SnapshotRecord;
@@ -59,6 +60,7 @@ impl Store {
         if !is_done(&fates) {
             self.publish(&import, &fates)?;
         }
+        fault::at!("store::import::named");
         self.shared.imports.forget(id);
         import.remove()?;
         let head = fates.last().and_then(|head| head.tag.parse::<Tag>().ok());
@@ -73,8 +75,10 @@ impl Store {
         }
         let staging = self.staging()?;
         let arrived = self.assemble(import, fates, staging.path())?;
+        fault::at!("store::import::assembled");
         // Before the lock is taken: forks wait for it, and this waits for the disk.
         arrived.seal()?;
+        fault::at!("store::import::sealed");
         let _guard = self.content_lock();
         arrived.check_base(self)?;
         let done = arrived.place(self).and_then(|()| self.shared.db.commit(|t| arrived.name(self, t)));
@@ -219,18 +223,22 @@ impl Arrived<'_> {
     fn place(&self, store: &Store) -> Result<(), StoreError> {
         for new in self.layers.values() {
             store.place_layer(&new.layer.hash, &new.data, &new.table)?;
+            fault::at!("store::import::layer_placed");
         }
         for (image, path) in &self.images {
             let home = store.image_path(&image.hash);
             if !home.exists() {
                 disk::rename(path, &home)?;
+                fault::at!("store::import::image_placed");
             }
         }
         for (draft, ready) in &self.kernels {
             draft.place(ready)?;
+            fault::at!("store::import::kernel_placed");
         }
         for arrival in &self.snapshots {
             disk::rename(&arrival.folder, &store.snapshot_folder(&arrival.snapshot.id.to_string()))?;
+            fault::at!("store::import::snapshot_placed");
         }
         ["layers", "images", "snapshots"].iter().try_for_each(|name| disk::sync_folder(&store.folder(name)))
     }

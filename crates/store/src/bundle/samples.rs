@@ -14,14 +14,14 @@ use crate::store::Store;
 use crate::testing::{below, draft, fill, image, meta, snapshot, tag};
 
 /// A store of its own.
-pub(super) fn store() -> (tempfile::TempDir, Store) {
+pub(crate) fn store() -> (tempfile::TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     (folder, store)
 }
 
 /// `a`, over it `b` with a zero page, over it `c` with a disk layer; image `py`, kernel `6.12`.
-pub(super) fn chain(store: &Store) -> [SnapshotRecord; 3] {
+pub(crate) fn chain(store: &Store) -> [SnapshotRecord; 3] {
     let image = image(store);
     let mut kernel = store.begin_kernel(&"6.12".parse().unwrap()).unwrap();
     kernel.write_vmlinuz(&b"a kernel"[..]).unwrap();
@@ -55,7 +55,7 @@ pub(super) fn objects(store: &Store, name: &str, thin: bool) -> (Vec<u8>, Vec<(D
 }
 
 /// A bundle file.
-pub(super) fn pack(store: &Store, name: &str, thin: bool) -> Vec<u8> {
+pub(crate) fn pack(store: &Store, name: &str, thin: bool) -> Vec<u8> {
     let (document, objects) = objects(store, name, thin);
     let mut writer = BundleWriter::new(Vec::new(), &document).unwrap();
     objects.iter().for_each(|(hash, object)| writer.object(hash, object).unwrap());
@@ -63,10 +63,10 @@ pub(super) fn pack(store: &Store, name: &str, thin: bool) -> Vec<u8> {
 }
 
 /// What was unpacked, and how many objects were taken in.
-pub(super) type Unpacked = (SnapshotRecord, Vec<ImportedSnapshot>, usize);
+pub(crate) type Unpacked = (SnapshotRecord, Vec<ImportedSnapshot>, usize);
 
 /// Unpacks as the command does.
-pub(super) fn unpack(store: &Store, file: &[u8], name: Option<&str>) -> Result<Unpacked, StoreError> {
+pub(crate) fn unpack(store: &Store, file: &[u8], name: Option<&str>) -> Result<Unpacked, StoreError> {
     let name: Option<Tag> = name.map(tag);
     let mut status: Option<ImportStatus> = None;
     let mut taken = 0;

@@ -4,11 +4,13 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
 
+use crate::bundle::samples;
 use crate::chain::{Below, Removal};
+use crate::draft::Floor;
 use crate::extents::PAGE;
 use crate::records::{SnapshotMeta, SnapshotRecord};
 use crate::store::Store;
-use crate::testing::{below, draft, fill, image, meta, sandbox, snapshot, tag};
+use crate::testing::{below, draft, fill, image, meta, pause, resume, sandbox, snapshot, tag};
 
 /// One operation on a store that [`furnish`] and `prepare` made.
 pub(super) struct Operation {
@@ -49,6 +51,12 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation { name: "ramdisk", prepare: |store| initrd(store, "one"), run: |store| initrd(store, "other") },
     operation("hot pages", put_hot),
     operation("verify --rebuild-views", rebuild_views),
+    operation("refresh", replace),
+    Operation { name: "unpack", prepare: pack_another, run: unpack_it },
+    operation("pause", pause_it),
+    Operation { name: "pause again", prepare: pause_and_resume, run: pause_it },
+    Operation { name: "resume", prepare: pause_it, run: |store| resume(store, "sb-1") },
+    Operation { name: "end of a paused sandbox", prepare: pause_and_forget, run: end_sandbox },
 ];
 
 fn nothing(_: &Store) {}
@@ -180,6 +188,52 @@ fn put_hot(store: &Store) {
     let mut told = tempfile::tempfile().unwrap();
     told.write_all(&crate::extents::table(&[(1, 2)])).unwrap();
     store.put_hot(&store.open_snapshot(&tag("c")).unwrap(), &told).unwrap();
+}
+
+/// The head of a chain gets another content; the old one's own layer goes.
+fn replace(store: &Store) {
+    let image = store.image(&"py".parse().unwrap()).unwrap();
+    let mut draft = store.begin_replacement(&record(store, "c")).unwrap();
+    let files = draft.outputs();
+    (&files.state).write_all(b"another state").unwrap();
+    fill(&files.memory, &files.memory_extents, &[(8, 8)], 2048);
+    draft.publish(meta(&image)).unwrap();
+}
+
+/// A chain of another store, with an image, a kernel and layers that this one lacks.
+fn pack_another(store: &Store) {
+    let (_folder, other) = samples::store();
+    let mut kernel = other.begin_kernel(&"7.0".parse().unwrap()).unwrap();
+    kernel.write_vmlinuz(&b"a kernel"[..]).unwrap();
+    kernel.write_modules(&b"its modules"[..]).unwrap();
+    kernel.publish().unwrap();
+    let mut image = other.begin_image(&"elsewhere".parse().unwrap(), "a test").unwrap();
+    image.write_all(&[3; 64 * PAGE as usize]).unwrap();
+    let image = image.publish().unwrap();
+    let of_it = SnapshotMeta { kernel: "7.0".parse().unwrap(), ..meta(&image) };
+    let base = draft(&other, "e", &[(1, 9), (7, 9)]).publish(of_it.clone()).unwrap();
+    let over = SnapshotMeta { below: Some(below(&base)), branched_from: Some("sb-1".into()), ..of_it };
+    draft(&other, "f", &[(2, 9)]).publish(over).unwrap();
+    fs::write(store.folder("run").join("f.forkd"), samples::pack(&other, "f", false)).unwrap();
+}
+
+fn unpack_it(store: &Store) {
+    samples::unpack(store, &fs::read(store.folder("run").join("f.forkd")).unwrap(), None).unwrap();
+}
+
+fn pause_it(store: &Store) {
+    pause(store, "sb-1", Floor { memory: 2, disk: 0 }, (&[(2, 5), (9, 6)], &[(3, 2)])).unwrap();
+}
+
+fn pause_and_resume(store: &Store) {
+    freeze_top(store);
+    pause_it(store);
+    resume(store, "sb-1");
+}
+
+fn pause_and_forget(store: &Store) {
+    pause_it(store);
+    forget_tags(store);
 }
 
 fn rebuild_views(store: &Store) {

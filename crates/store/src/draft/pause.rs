@@ -17,6 +17,7 @@ use crate::content::{Content, forget};
 use crate::disk;
 use crate::error::StoreError;
 use crate::extents;
+use crate::fault;
 use crate::manifest::LayerRef;
 use crate::records::{SandboxRow, SnapshotMeta};
 use crate::store::Store;
@@ -65,7 +66,9 @@ impl PauseDraft {
     /// What a monitor wrote is refused, the disk is full, or the sandbox was removed meanwhile.
     pub fn park(self, meta: SnapshotMeta, floor: Floor, row: &SandboxRow) -> Result<(), StoreError> {
         let mut examined = self.draft.examine(meta)?;
+        fault::at!("store::pause::examined");
         self.draft.fold(&mut examined, floor)?;
+        fault::at!("store::pause::folded");
         let store = &self.draft.store;
         let (guard, doomed) = self.draft.put(&examined, |id, text| {
             let db = &store.shared.db;
@@ -86,6 +89,7 @@ impl PauseDraft {
         })?;
         // It is paused; what this leaves is swept when the store opens.
         let _ = store.drop_content(doomed.0.into_iter().chain(doomed.1));
+        fault::at!("store::pause::forgotten");
         drop(guard);
         Ok(())
     }

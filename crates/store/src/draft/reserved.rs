@@ -8,6 +8,7 @@ use crate::content::{Content, forget};
 use crate::db::to_sql;
 use crate::disk;
 use crate::error::StoreError;
+use crate::fault;
 use crate::manifest::Manifest;
 use crate::store::{Store, now};
 
@@ -103,8 +104,10 @@ fn insert(store: &Store, name: &str, draft: &str) -> Result<(), StoreError> {
 impl Store {
     /// Removes what only a replaced snapshot had. The content lock must be held.
     pub(super) fn drop_replaced(&self, replaced: Replaced) -> Result<(), StoreError> {
+        fault::at!("store::replace::named");
         self.shared.open.forget(&replaced.id);
         disk::remove_folder(&self.snapshot_folder(&replaced.id))?;
+        fault::at!("store::replace::folder_removed");
         self.drop_content(replaced.doomed)
     }
 }
