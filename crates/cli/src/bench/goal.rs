@@ -33,11 +33,16 @@ impl Goal {
 
     /// `bytes` should be at most [`MONITOR_BYTES`].
     pub(super) fn monitor_memory(n: u32, bytes: u64) -> Self {
+        Self::bytes(format!("private memory of a monitor outside its guest, N={n}"), bytes, MONITOR_BYTES)
+    }
+
+    /// `bytes` should be at most `limit`.
+    pub(super) fn bytes(what: impl Into<String>, bytes: u64, limit: u64) -> Self {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         Self {
-            what: format!("private memory of a monitor outside its guest, N={n}"),
-            reached: Some(bytes <= MONITOR_BYTES),
-            figures: format!("{:.2} MiB (at most {:.2})", mib(bytes), mib(MONITOR_BYTES)),
+            what: what.into(),
+            reached: Some(bytes <= limit),
+            figures: format!("{:.2} MiB (at most {:.2})", mib(bytes), mib(limit)),
         }
     }
 

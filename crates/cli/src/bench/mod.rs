@@ -2,6 +2,8 @@
 //!
 //! ```text
 //!   product   children of a warm Python through the controller: restored, answered, evaluated; memory while alive
+//!   branch    what branching costs the sandbox that is branched: a ticker in it, live, diff and full
+//!   chain     forks of a long chain of snapshots against forks of a flat one
 //!   bare      forkd-vmm alone, a guest that answers a ping on its serial line: what the monitor itself takes
 //! ```
 //!
@@ -9,13 +11,17 @@
 //! something broke is shown.
 
 pub(crate) mod bare;
+pub(crate) mod branch;
+pub(crate) mod chain;
 mod goal;
 pub(crate) mod product;
 mod report;
 mod room;
+mod session;
 mod spread;
 mod stop;
 
 pub(crate) use bare::Against;
 pub(crate) use report::Report;
+pub(crate) use session::Session;
 pub(crate) use stop::Stop;

@@ -1,19 +1,16 @@
 //! Children of a warm Python, through the controller: what a user of forkd gets.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use forkd_protocol::rest::{EvalRequest, EvalResponse, ExecRequest, ExecResponse, SandboxInfo, SandboxStats};
+use forkd_protocol::rest::{EvalResponse, ExecRequest, ExecResponse, SandboxInfo, SandboxStats};
 use futures::StreamExt;
 use tokio::task::block_in_place;
 
 use super::report::{EvalFigures, Round};
 use super::room::{self, Place};
+use super::session::{Forking, Session, TIMEOUT_SECS, wrong};
 use super::spread::{Spread, mean, micros};
-use super::stop::Stop;
-use crate::client::Client;
-use crate::commands::fork;
 use crate::error::CliError;
-use crate::ui::Ui;
 
 /// The first thing every child is asked: it takes numpy, which is warm, and each must answer rightly.
 const FIRST: (&str, &str) = ("int(numpy.arange(10).sum())", "45");
@@ -28,23 +25,19 @@ const UNCOUNTED: u32 = 5;
 const NOTED: u32 = 100;
 /// How many children are asked side by side.
 const SIDE_BY_SIDE: usize = 8;
-/// Bound of one question; an emulated host is slow.
-const TIMEOUT_SECS: u64 = 120;
 
 /// A benchmark against one controller.
 #[derive(Debug)]
 pub(crate) struct Product<'a> {
-    client: &'a Client,
-    ui: &'a Ui,
+    session: Session<'a>,
     tag: &'a str,
-    stop: &'a Stop,
     place: Place,
 }
 
 impl<'a> Product<'a> {
     /// Of children of snapshot `tag`.
-    pub(crate) fn new(client: &'a Client, ui: &'a Ui, tag: &'a str, stop: &'a Stop) -> Self {
-        Self { client, ui, tag, stop, place: Place::of(client) }
+    pub(crate) fn new(session: Session<'a>, tag: &'a str) -> Self {
+        Self { session, tag, place: Place::of(session.client) }
     }
 
     /// Rounds of that many children each, until one does not work; and why it did not.
@@ -67,7 +60,7 @@ impl<'a> Product<'a> {
     pub(crate) async fn evals(&self, calls: u32) -> Result<EvalFigures, CliError> {
         self.with_children(1, async |children, _| {
             let Some(child) = children.first() else { return Err(CliError::usage("no child")) };
-            let step = self.ui.step(format!("{calls} warm evals"));
+            let step = self.session.ui.step(format!("{calls} warm evals"));
             for _ in 0..UNCOUNTED {
                 self.eval(child, SMALLEST).await?;
             }
@@ -81,7 +74,7 @@ impl<'a> Product<'a> {
                 inside.push(answer.micros);
             }
             step.done("");
-            let step = self.ui.step("the same in a new interpreter");
+            let step = self.session.ui.step("the same in a new interpreter");
             let mut cold = Vec::new();
             for _ in 0..COLD_RUNS {
                 cold.push(self.cold(child).await?);
@@ -95,7 +88,7 @@ impl<'a> Product<'a> {
     /// One round: fork, ask each child, look at each, end all.
     async fn round(&self, n: u32) -> Result<Round, CliError> {
         let free_before = self.available_mib();
-        let step = self.ui.step(format!("{n} children"));
+        let step = self.session.ui.step(format!("{n} children"));
         let round = self
             .with_children(n, async |children, forking| {
                 let evals = self.first_evals(children).await?;
@@ -126,13 +119,10 @@ impl<'a> Product<'a> {
         n: u32,
         work: impl AsyncFnOnce(&[SandboxInfo], &Forking) -> Result<T, CliError>,
     ) -> Result<T, CliError> {
-        let began = Instant::now();
-        // Where this is dropped, the controller notices that nobody waits and gives the children up.
-        let children = self.stop.bound(fork::create(self.client, &fork::plainly(self.tag, n))).await?;
-        let forking = Forking { began, took: began.elapsed() };
-        let worked = self.stop.bound(work(&children, &forking)).await;
-        fork::end_all(self.client, &children).await?;
-        worked
+        let stop = self.session.stop;
+        let bound =
+            async |children: &[SandboxInfo], forking: &Forking| stop.bound(work(children, forking)).await;
+        self.session.with_children(self.tag, n, bound).await
     }
 
     async fn first_evals(&self, children: &[SandboxInfo]) -> Result<Vec<u64>, CliError> {
@@ -144,7 +134,7 @@ impl<'a> Product<'a> {
     async fn all_stats(&self, children: &[SandboxInfo]) -> Result<Vec<SandboxStats>, CliError> {
         let mut all = Vec::new();
         for child in children {
-            all.push(self.client.get(&format!("/v1/sandboxes/{}/stats", child.id)).await?);
+            all.push(self.session.client.get(&format!("/v1/sandboxes/{}/stats", child.id)).await?);
         }
         Ok(all)
     }
@@ -155,14 +145,11 @@ impl<'a> Product<'a> {
         child: &SandboxInfo,
         (code, expected): (&str, &str),
     ) -> Result<(u64, EvalResponse), CliError> {
-        let request = EvalRequest { code: code.to_owned(), timeout_secs: TIMEOUT_SECS };
         let began = Instant::now();
-        let answer: EvalResponse =
-            self.client.post(&format!("/v1/sandboxes/{}/eval", child.id), &request).await?;
+        let answer = self.session.eval(child, code).await?;
         let took = micros(began.elapsed());
         if answer.result.as_deref() != Some(expected) {
-            let said = answer.error.as_ref().or(answer.result.as_ref());
-            let said = said.map_or("nothing", String::as_str);
+            let said = answer.result.as_deref().unwrap_or("nothing");
             return Err(wrong(child, &format!("{code} gave {said} where {expected} is right")));
         }
         Ok((took, answer))
@@ -180,7 +167,7 @@ impl<'a> Product<'a> {
         };
         let began = Instant::now();
         let answer: ExecResponse =
-            self.client.post(&format!("/v1/sandboxes/{}/exec", child.id), &request).await?;
+            self.session.client.post(&format!("/v1/sandboxes/{}/exec", child.id), &request).await?;
         let took = micros(began.elapsed());
         if answer.stdout.trim() != SMALLEST.1 {
             return Err(wrong(child, &format!("{} gave {:?}", COLD.join(" "), answer.stderr)));
@@ -196,15 +183,4 @@ impl<'a> Product<'a> {
     fn available_mib(&self) -> Option<u64> {
         block_in_place(|| self.place.available_mib())
     }
-}
-
-/// A fork as it was seen from here.
-#[derive(Debug)]
-struct Forking {
-    began: Instant,
-    took: Duration,
-}
-
-fn wrong(child: &SandboxInfo, what: &str) -> CliError {
-    CliError::local(forkd_protocol::error::ErrorClass::GuestFault, format!("in {}: {what}", child.id))
 }

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use forkd_protocol::names::Tag;
-use forkd_protocol::rest::{MAX_CHILDREN, SnapshotInfo};
+use forkd_protocol::rest::{CreateSnapshot, MAX_CHILDREN, SnapshotInfo};
 
-use super::{quickstart, snapshot};
+use super::{bench_branch, bench_chain, quickstart, snapshot};
 use crate::bench::bare::{self, Bare, elsewhere};
 use crate::bench::product::Product;
-use crate::bench::{Against, Report, Stop};
+use crate::bench::{Against, Report, Session, Stop};
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::CliError;
@@ -18,14 +18,20 @@ use crate::{artifacts, host};
 
 const COUNTS: [u32; 4] = [1, 10, 30, 100];
 const BARE_COUNTS: [u32; 3] = [1, 10, 30];
+/// Memory of a snapshot that is made for this.
+pub(super) const MEMORY_MIB: u64 = 512;
 
 /// Measure how fast forks are and what they cost.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  forkd bench --n 1,10\n  forkd bench --bare --n 30 --against 30:3120:5440\n\n\
+    args_conflicts_with_subcommands = true,
+    after_help = "Example:\n  forkd bench --n 1,10\n  forkd bench --bare --n 30 --against 30:3120:5440\n  \
+                  forkd bench branch\n  forkd bench chain\n\n\
                   A benchmark reports: a goal that is not reached is no failure."
 )]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Option<Verb>,
     /// How many children in each round (default: 1,10,30,100; with --bare 1,10,30)
     #[arg(short, long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHILDREN)))]
     n: Vec<u32>,
@@ -49,15 +55,29 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
 }
 
-pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
-    if args.bare { bare(args, context).await } else { product(args, context).await }
+/// What else is measured.
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// What branching costs the sandbox that is branched: live, diff and full
+    Branch(bench_branch::Args),
+    /// Forks of a long chain of snapshots against forks of a flat one
+    Chain(bench_chain::Args),
+}
+
+pub(crate) async fn run(mut args: Args, context: &Context) -> Result<u8, CliError> {
+    match args.verb.take() {
+        Some(Verb::Branch(args)) => bench_branch::run(args, context).await,
+        Some(Verb::Chain(args)) => bench_chain::run(args, context).await,
+        None if args.bare => bare(args, context).await,
+        None => product(args, context).await,
+    }
 }
 
 async fn product(args: Args, context: &Context) -> Result<u8, CliError> {
     let (client, ui) = (context.client().await?, &context.ui);
-    let (snapshot, reused) = prepare(&client, ui, args.tag.as_str()).await?;
+    let (snapshot, reused) = prepare(&client, ui, args.tag.as_str(), MEMORY_MIB).await?;
     let stop = Stop::when(super::interrupted());
-    let product = Product::new(&client, ui, args.tag.as_str(), &stop);
+    let product = Product::new(Session::new(&client, ui, &stop), args.tag.as_str());
     let counts = if args.n.is_empty() { COUNTS.to_vec() } else { args.n };
     let (rounds, broke) = product.rounds(&counts).await;
     let (eval, no_eval) = match product.evals(args.calls).await {
@@ -74,14 +94,20 @@ async fn product(args: Args, context: &Context) -> Result<u8, CliError> {
     Ok(stop.code().unwrap_or(0))
 }
 
-/// The snapshot to fork from, and whether it was there already.
-async fn prepare(client: &Client, ui: &Ui, tag: &str) -> Result<(SnapshotInfo, bool), CliError> {
+/// The snapshot to fork from, made with that much memory where it does not exist, and whether it was there already.
+pub(super) async fn prepare(
+    client: &Client,
+    ui: &Ui,
+    tag: &str,
+    memory_mib: u64,
+) -> Result<(SnapshotInfo, bool), CliError> {
     let all: Vec<SnapshotInfo> = client.get("/v1/snapshots").await?;
     if let Some(snapshot) = all.into_iter().find(|s| s.tag == tag) {
         return Ok((snapshot, true));
     }
     quickstart::ensure_image(client, ui).await?;
-    let wanted = snapshot::plainly(tag, quickstart::IMAGE, Some(quickstart::WARM));
+    let plain = snapshot::plainly(tag, quickstart::IMAGE, Some(quickstart::WARM));
+    let wanted = CreateSnapshot { memory_mib, ..plain };
     Ok((snapshot::create(client, ui, &wanted).await?, false))
 }
 

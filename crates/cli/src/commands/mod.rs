@@ -1,7 +1,9 @@
 //! One file per verb: its arguments (`Args`) and what it does (`run`). This one only lists them.
 
 mod bench;
-mod branch;
+mod bench_branch;
+mod bench_chain;
+pub(crate) mod branch;
 mod completions;
 mod doctor;
 mod eval;
