@@ -19,28 +19,28 @@ const SNAPSHOTS: [(&str, u64); 4] =
 
 /// What happened, and what is to go wrong.
 #[derive(Default)]
-pub struct Life {
+pub(crate) struct Life {
     /// Sandboxes and what they were forked from.
-    pub alive: Mutex<BTreeMap<String, Value>>,
-    pub born: Mutex<u64>,
-    pub evals: Mutex<Vec<String>>,
+    pub(crate) alive: Mutex<BTreeMap<String, Value>>,
+    pub(crate) born: Mutex<u64>,
+    pub(crate) evals: Mutex<Vec<String>>,
     /// Beside [`SNAPSHOTS`].
-    pub snapshots: Mutex<Vec<Value>>,
+    pub(crate) snapshots: Mutex<Vec<Value>>,
     /// Requests for branches.
-    pub branches: Mutex<Vec<Value>>,
-    pub answers_wrongly: bool,
+    pub(crate) branches: Mutex<Vec<Value>>,
+    pub(crate) answers_wrongly: bool,
     /// Which branch is refused, counted from 1.
-    pub refused: usize,
+    pub(crate) refused: usize,
 }
 
-pub struct Controller {
-    pub url: String,
-    pub life: Arc<Life>,
+pub(crate) struct Controller {
+    pub(crate) url: String,
+    pub(crate) life: Arc<Life>,
     _runtime: tokio::runtime::Runtime,
 }
 
 impl Controller {
-    pub fn start(life: Life) -> Self {
+    pub(crate) fn start(life: Life) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let life = Arc::new(life);
@@ -67,7 +67,7 @@ impl Controller {
         Self { url, life, _runtime: runtime }
     }
 
-    pub fn bench(&self, args: &[&str]) -> Output {
+    pub(crate) fn bench(&self, args: &[&str]) -> Output {
         let empty = tempfile::tempdir().unwrap();
         Command::new(env!("CARGO_BIN_EXE_forkd"))
             .arg("bench")
@@ -80,19 +80,19 @@ impl Controller {
     }
 
     /// The report of a run that succeeds.
-    pub fn report(&self, args: &[&str]) -> Value {
+    pub(crate) fn report(&self, args: &[&str]) -> Value {
         let out = self.bench(&[args, &["--json"]].concat());
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         serde_json::from_slice(&out.stdout).unwrap()
     }
 
     /// How many sandboxes there are.
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         self.life.alive.lock().unwrap().len()
     }
 
     /// Snapshots beside those that were there before.
-    pub fn made(&self) -> Vec<String> {
+    pub(crate) fn made(&self) -> Vec<String> {
         let all = self.life.snapshots.lock().unwrap();
         all.iter().map(|s| s["tag"].as_str().unwrap().to_owned()).collect()
     }
