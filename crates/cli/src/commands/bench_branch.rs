@@ -17,11 +17,7 @@ const MEMORY_MIB: u64 = 1024;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  forkd bench branch\n  forkd bench branch --changed-mib 32\n  \
                   forkd bench branch --sizes 512,2048\n\n\
-<<<<<<< HEAD
-                  A sandbox ticks every millisecond while it is branched live, diff and full; the longest gap is what its\n\
-=======
                   A sandbox ticks every millisecond while it is branched live, diff and full; the longest gap is what its \
->>>>>>> benches
                   workload notices. A benchmark reports: a goal that is not reached is no failure.")]
 pub(crate) struct Args {
     /// How much the sandbox rewrites before each branch
