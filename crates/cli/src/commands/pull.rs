@@ -9,7 +9,7 @@ use forkd_protocol::rest::{Transfer, longest_object};
 
 use crate::context::Context;
 use crate::error::CliError;
-use crate::travel::{Importing, Moved, each, parse, render};
+use crate::travel::{Importing, Moved, digest_of, each, parse, render};
 use crate::ui::Step;
 
 /// Take a snapshot in from a hub.
@@ -54,7 +54,9 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
         }
     }
     step.done("");
-    let done = moved.transfer(&bundle, tag.as_str(), found.id.to_string(), args.place);
+    // What arrived, whatever the hub called it.
+    let id = bundle.snapshots.last().map_or(found.id, |head| digest_of(head.manifest.as_bytes()));
+    let done = moved.transfer(&bundle, tag.as_str(), id.to_string(), args.place);
     context.ui.show(&Transfer { snapshots, ..done }, render);
     Ok(0)
 }

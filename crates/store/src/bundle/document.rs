@@ -22,7 +22,7 @@ use crate::manifest::{LayerRef, Manifest};
 const MAX_SNAPSHOTS: usize = 1024;
 /// Longest text of a manifest.
 const MAX_MANIFEST_BYTES: usize = 2 << 20;
-/// Most bytes that all objects of a bundle hold, before compression.
+/// Most bytes that all files of a bundle hold, before compression.
 const MAX_TOTAL_BYTES: u64 = 1 << 40;
 /// Bytes of an extent table before its entries, and of each entry.
 const TABLE_ENTRY: u64 = 16;
@@ -219,20 +219,39 @@ fn check_contents(contents: &Contents, what: &str) -> Result<(), BundleError> {
     Err(BundleError::refused(format!("{what} of {bytes} bytes cannot have {pieces} pieces")))
 }
 
-/// The objects with their lengths. A hash cannot be that of two lengths, nor all of them be more than is taken.
+/// The objects with their lengths. A hash cannot be that of two lengths, nor all that is made of them be more than is
+/// taken; an object can be part of it very often.
 fn collect(bundle: &Bundle) -> Result<HashMap<Digest, u64>, BundleError> {
     let mut objects = HashMap::new();
     let mut total = 0u64;
     for (hash, bytes) in bundle.contents().flat_map(Contents::lengths) {
-        match objects.insert(hash, bytes) {
-            None => total = total.saturating_add(bytes),
-            Some(other) if other == bytes => {}
-            Some(_) => return Err(BundleError::refused(format!("the object {hash} has two lengths"))),
+        total = total.saturating_add(bytes);
+        if objects.insert(hash, bytes).is_some_and(|other| other != bytes) {
+            return Err(BundleError::refused(format!("the object {hash} has two lengths")));
         }
     }
     if total > MAX_TOTAL_BYTES {
-        let reason = format!("its objects hold {total} bytes; {MAX_TOTAL_BYTES} are taken");
+        let reason = format!("its files hold {total} bytes; {MAX_TOTAL_BYTES} are taken");
         return Err(BundleError::refused(reason));
     }
     Ok(objects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+
+    #[test]
+    fn an_object_counts_as_often_as_it_is_part_of_something() {
+        let (_folder, store) = samples::store();
+        samples::chain(&store);
+        let (_, mut bundle) = samples::document(&store, "c");
+        assert!(collect(&bundle).is_ok());
+        let content = bundle.layers[0].content.as_mut().unwrap();
+        content.bytes = MAX_TOTAL_BYTES;
+        content.pieces = vec![[7; 32].into(); (MAX_TOTAL_BYTES / PIECE_BYTES) as usize];
+        let refused = collect(&bundle).unwrap_err().to_string();
+        assert!(refused.contains("its files hold"), "{refused}");
+    }
 }

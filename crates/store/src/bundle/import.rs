@@ -193,34 +193,37 @@ impl Store {
         self.folder(FOLDER).join(id.to_string())
     }
 
-    /// Imports that nobody goes on with, and the bytes that each takes.
-    pub(crate) fn idle_imports(&self) -> Result<Vec<(String, PathBuf, u64)>, StoreError> {
+    /// Hands out the imports that nobody goes on with: name, folder, and the bytes that it takes. Nobody begins to go
+    /// on with one meanwhile, so it can be removed.
+    pub(crate) fn each_idle_import(
+        &self,
+        mut found: impl FnMut(&str, &Path, u64) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         let mut imports = self.shared.imports.lock();
         imports.retain(|_, import| !import.is_idle());
         let folder = self.folder(FOLDER);
-        let mut idle = Vec::new();
         for entry in fs::read_dir(&folder).map_err(|e| StoreError::io("list", &folder, e))? {
             let path = entry.map_err(|e| StoreError::io("list", &folder, e))?.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
             let busy = name.parse().is_ok_and(|id: Digest| imports.contains_key(&id));
             if !busy {
                 let bytes = disk::folder_bytes(&path) + disk::folder_bytes(&path.join(OBJECTS));
-                idle.push((name, path, bytes));
+                found(&name, &path, bytes)?;
             }
         }
-        Ok(idle)
+        Ok(())
     }
 
     /// Removes imports of long ago, and what is none. Nothing has begun yet.
     pub(crate) fn sweep_imports(&self) -> Result<(), StoreError> {
-        for (name, path, _) in self.idle_imports()? {
+        self.each_idle_import(|name, path, _| {
             let modified = fs::metadata(path.join(OBJECTS)).and_then(|m| m.modified());
             let age = modified.ok().and_then(|at| SystemTime::now().duration_since(at).ok());
             if name.parse::<Digest>().is_err() || age.is_none_or(|age| age > KEPT_CLOSED) {
-                disk::remove_folder(&path)?;
+                disk::remove_folder(path)?;
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Refuses a tag that names another snapshot, and a snapshot that has another tag.

@@ -62,7 +62,8 @@ impl Store {
         }
         fault::at!("store::import::named");
         self.shared.imports.forget(id);
-        import.remove()?;
+        // It is published; what an object that came late leaves of the import is garbage.
+        let _ = import.remove();
         let head = fates.last().and_then(|head| head.tag.parse::<Tag>().ok());
         let head = head.unwrap_or_else(|| import.checked.head().tag.clone());
         Ok((self.snapshot(&head)?, fates))

@@ -37,12 +37,10 @@ impl Store {
                 }
             }
         }
-        for (name, folder, bytes) in self.idle_imports()? {
-            add(&mut report, "import", &name, bytes);
-            if !dry_run {
-                disk::remove_folder(&folder)?;
-            }
-        }
+        self.each_idle_import(|name, folder, bytes| {
+            add(&mut report, "import", name, bytes);
+            if dry_run { Ok(()) } else { disk::remove_folder(folder) }
+        })?;
         Ok(report)
     }
 
