@@ -12,8 +12,10 @@ use crate::error::StoreError;
 
 /// Unit of a layer.
 pub(crate) const PAGE: u64 = 4096;
-const HEADER: u64 = 16;
-const ENTRY: u64 = 16;
+/// Bytes of a table before its entries.
+pub(crate) const HEADER: u64 = 16;
+/// Bytes of an entry.
+pub(crate) const ENTRY: u64 = 16;
 
 /// A run of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -139,11 +139,12 @@ impl Monitor {
     fn converse(&mut self, fd: RawFd) -> Result<(), MonitorError> {
         let Some(mut connection) = self.connections.remove(&fd) else { return Ok(()) };
         let Ok((request, descriptors)) = connection.next_request() else { return Ok(()) };
+        let waited = self.machine.is_none();
         let reply = self.answer(request, descriptors).unwrap_or_else(|error| Reply::Refused(refusal(&error)));
         if connection.answer(&reply).is_ok() {
             self.connections.insert(fd, connection);
         }
-        if self.machine.is_some() {
+        if waited && self.machine.is_some() {
             priority::serving();
         }
         self.watch_devices_while_running()

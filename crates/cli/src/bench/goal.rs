@@ -52,8 +52,14 @@ impl Goal {
     }
 }
 
+/// The end of a report: why there is no more, where it stopped early, and the goals.
+pub(super) fn closing(stopped: Option<&str>, goals: &[Goal]) -> String {
+    let early = stopped.map_or_else(String::new, |why| format!("\nStopped early: {why}\n"));
+    format!("{early}\n{}", render(goals))
+}
+
 /// One line for each.
-pub(super) fn render(goals: &[Goal]) -> String {
+fn render(goals: &[Goal]) -> String {
     goals
         .iter()
         .map(|goal| {

@@ -106,11 +106,7 @@ impl Report {
         if let Some(eval) = &self.eval {
             text.push_str(&eval.render());
         }
-        if let Some(why) = &self.stopped {
-            text.push_str(&format!("\nStopped early: {why}\n"));
-        }
-        text.push('\n');
-        text.push_str(&goal::render(&self.goals));
+        text.push_str(&goal::closing(self.stopped.as_deref(), &self.goals));
         text
     }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::SandboxInfo;
+use futures::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -37,9 +38,7 @@ impl Engine {
         handle.check_running()?;
         let give_up = CancellationToken::new();
         let work = park::park(Arc::clone(&self.shared), handle.clone(), give_up.clone());
-        let (answer, answered) = oneshot::channel();
-        let errand = Errand { work: Box::pin(work), give_up, answer };
-        send(&handle, Command::Pause(errand), answered).await
+        send(&handle, Command::Pause, Box::pin(work), give_up).await
     }
 
     /// Continues a paused sandbox, as who it was and where it stood. Where that fails it is paused still, and its
@@ -52,19 +51,19 @@ impl Engine {
         handle.check_paused()?;
         let give_up = CancellationToken::new();
         let work = wake::wake(Arc::clone(&self.shared), handle.clone(), give_up.clone());
-        let (answer, answered) = oneshot::channel();
-        let errand = Errand { work: Box::pin(work), give_up, answer };
-        send(&handle, Command::Resume(errand), answered).await
+        send(&handle, Command::Resume, Box::pin(work), give_up).await
     }
 }
 
 /// Has the sandbox's task do it, and shows the sandbox as it is then.
-async fn send(
+async fn send<T>(
     handle: &Handle,
-    command: Command,
-    answered: oneshot::Receiver<Result<(), EngineError>>,
+    command: fn(Errand<T>) -> Command,
+    work: BoxFuture<'static, Result<T, EngineError>>,
+    give_up: CancellationToken,
 ) -> Result<SandboxInfo, EngineError> {
-    let sent = handle.commands.send(command).is_ok();
+    let (answer, answered) = oneshot::channel();
+    let sent = handle.commands.send(command(Errand { work, give_up, answer })).is_ok();
     match if sent { answered.await.ok() } else { None } {
         Some(done) => done.map(|()| handle.view.borrow().info.clone()),
         // It was removed, or the engine lets go of it.

@@ -16,7 +16,7 @@ use crate::chain::LayerWriter;
 use crate::disk;
 use crate::draft::NewLayer;
 use crate::error::StoreError;
-use crate::extents::{self, Extent, PAGE};
+use crate::extents::{self, ENTRY, Extent, HEADER, PAGE};
 use crate::images::Blocks;
 use crate::kernels::{KernelDraft, ReadyKernel};
 use crate::manifest::{LayerRef, Manifest};
@@ -25,8 +25,6 @@ use crate::store::Store;
 
 /// Read at once.
 const STEP: usize = 1 << 20;
-/// Bytes of an extent table before its entries, and of each entry.
-const TABLE_ENTRY: u64 = 16;
 
 /// Makes files of an import's objects, in a folder that is removed where it is not published.
 #[derive(Debug)]
@@ -163,14 +161,14 @@ fn mismatch(what: &str, name: &str) -> StoreError {
 
 /// A table, which has no more entries than what it is a table of can need.
 fn read_table(from: &mut impl Read, size: u64) -> Result<Vec<Extent>, StoreError> {
-    let mut table = vec![0; TABLE_ENTRY as usize];
+    let mut table = vec![0; HEADER as usize];
     exactly(from, &mut table, "a table")?;
     let entries = crate::sparse::number(&table[8..]);
     if entries > size / PAGE / 2 + 1 {
         return Err(BundleError::refused("a table is longer than what it is part of").into());
     }
-    table.resize(usize::try_from(TABLE_ENTRY * (entries + 1)).unwrap_or(0), 0);
-    exactly(from, &mut table[TABLE_ENTRY as usize..], "a table")?;
+    table.resize(usize::try_from(HEADER + ENTRY * entries).unwrap_or(0), 0);
+    exactly(from, &mut table[HEADER as usize..], "a table")?;
     let refused = |reason| BundleError::refused(format!("a layer is refused: {reason}")).into();
     extents::parse(&table, size / PAGE).map_err(refused)
 }

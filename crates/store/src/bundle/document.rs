@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use super::state::check_format;
 use super::{BundleError, check_manifest};
-use crate::extents::PAGE;
+use crate::extents::{ENTRY, HEADER, PAGE};
 use crate::images::MAX_IMAGE_BYTES;
 use crate::kernels::{MAX_MODULES, MAX_VMLINUZ};
 use crate::manifest::{LayerRef, Manifest};
@@ -24,8 +24,6 @@ const MAX_SNAPSHOTS: usize = 1024;
 const MAX_MANIFEST_BYTES: usize = 2 << 20;
 /// Most bytes that all files of a bundle hold, before compression.
 const MAX_TOTAL_BYTES: u64 = 1 << 40;
-/// Bytes of an extent table before its entries, and of each entry.
-const TABLE_ENTRY: u64 = 16;
 
 /// A bundle that keeps the format, and what is read out of it.
 #[derive(Debug)]
@@ -160,7 +158,7 @@ fn check_layers(given: &[BundleFile], snapshots: &[Snapshot]) -> Result<(), Bund
 
 /// A table and what it lists. Both numbers were checked to be those of a possible layer.
 pub(crate) fn packed_bytes(extents: u64, data_bytes: u64) -> u64 {
-    TABLE_ENTRY.saturating_mul(extents.saturating_add(1)).saturating_add(data_bytes)
+    ENTRY.saturating_mul(extents).saturating_add(HEADER).saturating_add(data_bytes)
 }
 
 fn check_images(given: &[BundleFile], snapshots: &[Snapshot]) -> Result<(), BundleError> {
@@ -179,7 +177,7 @@ fn check_images(given: &[BundleFile], snapshots: &[Snapshot]) -> Result<(), Bund
         };
         let most = packed_bytes(size / PAGE / 2 + 1, size.min(MAX_IMAGE_BYTES));
         match &file.content {
-            Some(content) if content.bytes < TABLE_ENTRY || content.bytes > most => {
+            Some(content) if content.bytes < HEADER || content.bytes > most => {
                 return Err(BundleError::refused(format!("the image {hash} cannot have that length")));
             }
             Some(content) => check_contents(content, "an image")?,

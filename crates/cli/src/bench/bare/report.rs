@@ -220,11 +220,7 @@ impl Report {
             took(self.scout_us)
         ));
         text.push_str(&ui::table(&heading, self.rounds.iter().map(Round::row)));
-        if let Some(why) = &self.stopped {
-            text.push_str(&format!("\nStopped early: {why}\n"));
-        }
-        text.push('\n');
-        text.push_str(&goal::render(&self.goals));
+        text.push_str(&goal::closing(self.stopped.as_deref(), &self.goals));
         text
     }
 }

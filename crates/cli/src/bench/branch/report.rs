@@ -219,11 +219,7 @@ impl Report {
                 .flat_map(|s| s.branched.iter().map(|b| (format!("{} MiB", s.memory_mib), b)));
             text.push_str(&table(rows));
         }
-        if let Some(why) = &self.stopped {
-            text.push_str(&format!("\nStopped early: {why}\n"));
-        }
-        text.push('\n');
-        text.push_str(&goal::render(&self.goals));
+        text.push_str(&goal::closing(self.stopped.as_deref(), &self.goals));
         text
     }
 

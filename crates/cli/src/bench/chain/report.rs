@@ -112,11 +112,7 @@ impl Report {
         if !self.kept.is_empty() {
             text.push_str(&format!("\nKept: {}\n", self.kept.join(" ")));
         }
-        if let Some(why) = &self.stopped {
-            text.push_str(&format!("\nStopped early: {why}\n"));
-        }
-        text.push('\n');
-        text.push_str(&goal::render(&self.goals));
+        text.push_str(&goal::closing(self.stopped.as_deref(), &self.goals));
         text
     }
 }
