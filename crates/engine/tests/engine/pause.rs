@@ -142,7 +142,8 @@ async fn a_pause_that_fails_leaves_it_running_and_nothing_else() {
         assert_eq!(engine.sandbox(&id).unwrap().state, "running", "{mood}");
         assert_eq!(said(&engine, &id, "frozen").await, "false", "{mood}");
         assert_eq!(layers(&house), before, "{mood}");
-        assert!(names(&house.root().join("staging")).is_empty(), "{mood}");
+        // Beside it the pages are noted that the first child changed, which pass through that folder.
+        eventually(|| names(&house.root().join("staging")).is_empty()).await;
         engine.kill(&id).await.unwrap();
     }
     // What ends meanwhile has ended.
