@@ -85,19 +85,24 @@ impl Taken {
         handle.check_running()?;
         let keeps_row = Arc::clone(&handle.turns.publishing).read_owned().await;
         let (beginning, of, tag) = (Arc::clone(shared), handle.clone(), plan.tag.clone());
-        let mode = memory_mode(plan.mode);
+        let (mode, measure) = (memory_mode(plan.mode), plan.measure);
         let begun = blocking(move || -> Result<_, EngineError> {
             let Shared { store, launcher, .. } = &*beginning;
             // Asked while the workload runs: a monitor looks through all of its memory for its answer.
-            if mode != MemoryMode::Flat && launcher.status(&of.dir)?.version < BRANCH_VERSION {
+            let began = Instant::now();
+            let wanted = measure || mode != MemoryMode::Flat;
+            let status = wanted.then(|| launcher.status(&of.dir)).transpose()?;
+            let took = began.elapsed();
+            let version = status.as_ref().filter(|_| mode != MemoryMode::Flat).map(|status| status.version);
+            if version.is_some_and(|version| version < BRANCH_VERSION) {
                 return Err(BranchError::OldMonitor.into());
             }
             reconcile_tops(&beginning, &of)?;
             let template = store.template(&of.id)?.ok_or(BranchError::OriginUnknown)?;
-            Ok((template, store.begin_snapshot(&tag)?))
+            let changed = status.filter(|_| measure).map(|status| (took, status.changed_pages * 4096));
+            Ok((template, store.begin_snapshot(&tag)?, changed))
         });
-        let (template, draft) = begun.await??;
-        let changed = if plan.measure { Some(count_changes(shared, handle).await?) } else { None };
+        let (template, draft, changed) = begun.await??;
         let limit = handle.view.borrow().info.memory_limit_mib;
         let headroom = match plan.mode {
             BranchMode::Live => Headroom::raise(shared, handle.id.as_str(), limit)?,
@@ -219,12 +224,6 @@ fn memory_mode(mode: BranchMode) -> MemoryMode {
         BranchMode::Diff => MemoryMode::Changed,
         BranchMode::Live => MemoryMode::Live,
     }
-}
-
-async fn count_changes(shared: &Arc<Shared>, handle: &Handle) -> Result<(Duration, u64), EngineError> {
-    let (launcher, dir, began) = (Arc::clone(&shared.launcher), handle.dir.clone(), Instant::now());
-    let pages = blocking(move || launcher.status(&dir)).await??.changed_pages;
-    Ok((began.elapsed(), pages * 4096))
 }
 
 /// Waits until the writer has ended, and says how.
