@@ -1,16 +1,16 @@
 //! Bundles by hand: makes the small ones that tests keep (`golden DIR`), and measures packing and unpacking on one core
 //! (`speed MEMORY_MIB FILLED_MIB`).
 
-use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-use forkd_protocol::control::{CpuModel, STATE_VERSION};
+use forkd_protocol::control::CpuModel;
 use forkd_protocol::rest::{Bundle, SnapshotTiming};
 use forkd_store::bundle::{BundleWriter, Part, read_bundle};
 use forkd_store::{Below, SnapshotMeta, SnapshotRecord, Store, StoreError};
+use forkd_testkit::written::{runs, state, table};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -114,12 +114,12 @@ fn snapshot(
     }
     let mut draft = store.begin_snapshot(&tag.parse()?)?;
     let files = draft.outputs();
-    (&files.state).write_all(&state(tag.as_bytes()))?;
+    (&files.state).write_all(&state(b"AuthenticAMD", 1, tag.as_bytes()))?;
     files.memory.set_len(guest.memory_mib << 20)?;
     for n in guest.pages {
         files.memory.write_all_at(&(guest.content)(*n), n * PAGE as u64)?;
     }
-    write_table(&files.memory_extents, guest.pages)?;
+    (&files.memory_extents).write_all(&table(&runs(guest.pages.iter().copied())))?;
     let below = parent.map(|parent| Below {
         parent: parent.id.clone(),
         memory: parent.manifest.memory.clone(),
@@ -139,34 +139,6 @@ fn snapshot(
         agent_protocol: guest.agent_protocol,
         below,
     })?)
-}
-
-/// The head of a machine state over a payload that no monitor reads.
-fn state(payload: &[u8]) -> Vec<u8> {
-    let mut state = b"FKDSTATE".to_vec();
-    state.extend_from_slice(&STATE_VERSION.to_le_bytes());
-    state.extend_from_slice(b"AuthenticAMD");
-    state.extend_from_slice(&1u32.to_le_bytes());
-    state.extend_from_slice(&[0; 4]);
-    state.extend_from_slice(&(payload.len() as u64).to_le_bytes());
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&state).update(payload);
-    state.extend_from_slice(hasher.finalize().as_bytes());
-    state.extend_from_slice(payload);
-    state
-}
-
-fn write_table(mut file: &File, pages: &[u64]) -> std::io::Result<()> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    for page in pages {
-        match runs.last_mut() {
-            Some((first, length)) if *first + *length == *page => *length += 1,
-            _ => runs.push((*page, 1)),
-        }
-    }
-    file.write_all(b"FKDX\x01\0\0\0")?;
-    file.write_all(&(runs.len() as u64).to_le_bytes())?;
-    runs.iter().flat_map(|(first, length)| [first, length]).try_for_each(|n| file.write_all(&n.to_le_bytes()))
 }
 
 fn pack(store: &Store, tag: &str, change: impl Fn(String) -> String) -> Outcome<Vec<u8>> {

@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use forkd_protocol::control::CpuModel;
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::SnapshotTiming;
+use forkd_testkit::written;
 
-use crate::bundle::sample_state;
 use crate::chain::Below;
 use crate::draft::{Floor, SnapshotDraft};
 use crate::error::StoreError;
@@ -48,14 +48,7 @@ pub(crate) fn meta(image: &ImageRecord) -> SnapshotMeta {
 
 /// Runs of sorted pages.
 pub(crate) fn runs(pages: Pages<'_>) -> Vec<(u64, u64)> {
-    let mut runs: Vec<(u64, u64)> = Vec::new();
-    for (page, _) in pages {
-        match runs.last_mut() {
-            Some((first, length)) if *first + *length == *page => *length += 1,
-            _ => runs.push((*page, 1)),
-        }
-    }
-    runs
+    written::runs(pages.iter().map(|(page, _)| *page))
 }
 
 /// Writes a sparse file and its table; a page of zeroes is a hole.
@@ -76,7 +69,7 @@ pub(crate) fn try_fill(data: &File, extents: &File, pages: Pages<'_>, size: u64)
 pub(crate) fn draft(store: &Store, name: &str, pages: Pages<'_>) -> SnapshotDraft {
     let mut draft = store.begin_snapshot(&tag(name)).unwrap();
     let files = draft.outputs();
-    let state = sample_state(b"AuthenticAMD", 1, format!("state of {name}").as_bytes());
+    let state = written::state(b"AuthenticAMD", 1, format!("state of {name}").as_bytes());
     (&files.state).write_all(&state).unwrap();
     fill(&files.memory, &files.memory_extents, pages, 2048);
     draft

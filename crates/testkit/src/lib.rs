@@ -8,3 +8,4 @@ pub mod fault;
 pub mod guard;
 pub mod room;
 pub mod tiny;
+pub mod written;

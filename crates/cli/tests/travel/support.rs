@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use forkd_engine::{Bounds, Engine, EngineConfig};
-use forkd_protocol::control::{CpuModel, STATE_VERSION};
+use forkd_protocol::control::CpuModel;
 use forkd_protocol::rest::{SnapshotTiming, Transfer};
 use forkd_store::{Below, SnapshotMeta, SnapshotRecord, Store};
+use forkd_testkit::written::{self, runs, table};
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
@@ -124,21 +125,10 @@ fn snapshot(store: &Store, tag: &str, parent: Option<&SnapshotRecord>, pages: &[
     let files = draft.outputs();
     (&files.state).write_all(&state(tag.as_bytes())).unwrap();
     files.memory.set_len(8 << 20).unwrap();
-    let mut table = b"FKDX\x01\0\0\0".to_vec();
-    table.extend_from_slice(&0u64.to_le_bytes());
-    let mut runs: Vec<(u64, u64)> = Vec::new();
     for page in pages {
         files.memory.write_all_at(&[*page as u8; 4096], page * 4096).unwrap();
-        match runs.last_mut() {
-            Some((first, length)) if *first + *length == *page => *length += 1,
-            _ => runs.push((*page, 1)),
-        }
     }
-    table[8..16].copy_from_slice(&(runs.len() as u64).to_le_bytes());
-    runs.iter()
-        .flat_map(|(first, length)| [first, length])
-        .for_each(|n| table.extend_from_slice(&n.to_le_bytes()));
-    (&files.memory_extents).write_all(&table).unwrap();
+    (&files.memory_extents).write_all(&table(&runs(pages.iter().copied()))).unwrap();
     let below = parent.map(|parent| Below {
         parent: parent.id.clone(),
         memory: parent.manifest.memory.clone(),
@@ -161,20 +151,10 @@ fn snapshot(store: &Store, tag: &str, parent: Option<&SnapshotRecord>, pages: &[
     draft.publish(meta).unwrap()
 }
 
-/// The head of a machine state of this host, over a payload that no monitor reads.
+/// A machine state of this host.
 fn state(payload: &[u8]) -> Vec<u8> {
     let vendor = forkd_host::cpu::vendor().unwrap_or_else(|| "AuthenticAMD".to_owned());
-    let mut state = b"FKDSTATE".to_vec();
-    state.extend_from_slice(&STATE_VERSION.to_le_bytes());
-    state.extend_from_slice(vendor.as_bytes());
-    state.extend_from_slice(&1u32.to_le_bytes());
-    state.extend_from_slice(&[0; 4]);
-    state.extend_from_slice(&(payload.len() as u64).to_le_bytes());
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&state).update(payload);
-    state.extend_from_slice(hasher.finalize().as_bytes());
-    state.extend_from_slice(payload);
-    state
+    written::state(vendor.as_bytes().try_into().unwrap(), 1, payload)
 }
 
 /// A path as an argument.

@@ -19,6 +19,7 @@ use forkd_protocol::control::{
     CONTROL_VERSION, Connection, DiskPart, FdRole, LayerStats, MemoryMode, Phase, Refusal, RefusalClass,
     Reply, Request, Snapshot, Snapshotted, Status,
 };
+use forkd_testkit::written::table;
 
 type Anyhow<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -86,7 +87,7 @@ impl Monitor {
             return Ok(refusal("one output is needed"));
         };
         let first = if self.mood == "hot-lie" { 1 << 40 } else { 1 };
-        File::from(out).write_all_at(&extents(&[(first, 1)]), 0)?;
+        File::from(out).write_all_at(&table(&[(first, 1)]), 0)?;
         Ok(Reply::Done { micros: 1 })
     }
 
@@ -159,7 +160,7 @@ impl Monitor {
                     }
                 }
                 FdRole::DiskExtentsOut { .. } if !parent => {
-                    file.write_all_at(&extents(&[(2, 1)]), 0)?;
+                    file.write_all_at(&table(&[(2, 1)]), 0)?;
                     disk = LayerStats { extents: 1, bytes: 4096 };
                 }
                 FdRole::DiskTopNew { .. } => new_top = Some(OwnedFd::from(file)),
@@ -169,8 +170,8 @@ impl Monitor {
                     "writer-full" => writeln!(file, r#"{{"how":"failed","errno":28}}"#)?,
                     _ => writeln!(file, r#"{{"how":"written","extents":1,"pages":1}}"#)?,
                 },
-                FdRole::MemoryExtentsOut => file.write_all_at(&extents(&[(1, 1)]), 0)?,
-                FdRole::DiskExtentsOut { .. } => file.write_all_at(&extents(&[]), 0)?,
+                FdRole::MemoryExtentsOut => file.write_all_at(&table(&[(1, 1)]), 0)?,
+                FdRole::DiskExtentsOut { .. } => file.write_all_at(&table(&[]), 0)?,
                 _ => return Ok(refusal("an output that is none")),
             }
         }
@@ -201,16 +202,6 @@ fn unless_full(error: Box<dyn Error + Send + Sync>) -> Anyhow<Reply> {
         }
         _ => Err(error),
     }
-}
-
-fn extents(runs: &[(u64, u64)]) -> Vec<u8> {
-    let mut table = b"FKDX\x01\0\0\0".to_vec();
-    table.extend((runs.len() as u64).to_le_bytes());
-    for (first, pages) in runs {
-        table.extend(first.to_le_bytes());
-        table.extend(pages.to_le_bytes());
-    }
-    table
 }
 
 fn refusal(message: &str) -> Reply {

@@ -4,10 +4,10 @@
 use forkd_protocol::digest::Digest;
 use forkd_protocol::error::ErrorClass;
 use forkd_protocol::rest::{Bundle, PIECE_BYTES};
+use forkd_testkit::written;
 use serde_json::Value;
 use tar::EntryType;
 
-use super::sample_state;
 use super::samples::{Tar, chain, document, files, object_name, objects, pack, store, unpack};
 use crate::store::Store;
 use crate::testing::{image, snapshot, tag};
@@ -337,7 +337,7 @@ fn objects_that_are_sound_and_say_something_else_than_the_manifest_are_refused()
             (zstd::decode_all(&object[..]).unwrap(), new)
         })
     };
-    refused(&to, "another state", &state(sample_state(b"AuthenticAMD", 1, b"state of d")));
+    refused(&to, "another state", &state(written::state(b"AuthenticAMD", 1, b"state of d")));
     let image = with_object(&from, |bundle| {
         let hash = bundle.images[0].content.as_ref().unwrap().pieces[0];
         let old = zstd::decode_all(&from.exported_object(&tag("c"), &hash).unwrap()[..]).unwrap();

@@ -37,9 +37,6 @@ const LEVEL: i32 = 3;
 const WINDOW_LOG: u32 = 24;
 
 #[cfg(test)]
-pub(crate) use state::sample as sample_state;
-
-#[cfg(test)]
 mod golden_tests;
 #[cfg(test)]
 mod hostile_tests;

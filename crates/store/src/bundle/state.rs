@@ -53,29 +53,15 @@ pub(crate) fn check_format(format: u32) -> Result<(), BundleError> {
     Ok(())
 }
 
-/// A machine state of a test, whose payload nobody reads.
-#[cfg(test)]
-pub(crate) fn sample(vendor: &[u8; 12], vcpus: u32, payload: &[u8]) -> Vec<u8> {
-    let mut state = STATE_MAGIC.to_vec();
-    state.extend_from_slice(&STATE_VERSION.to_le_bytes());
-    state.extend_from_slice(vendor);
-    state.extend_from_slice(&vcpus.to_le_bytes());
-    state.extend_from_slice(&[0; 4]);
-    state.extend_from_slice(&(payload.len() as u64).to_le_bytes());
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&state).update(payload);
-    state.extend_from_slice(hasher.finalize().as_bytes());
-    state.extend_from_slice(payload);
-    state
-}
-
 #[cfg(test)]
 mod tests {
+    use forkd_testkit::written::state;
+
     use super::*;
 
     #[test]
     fn a_head_is_read_and_every_changed_byte_shows() {
-        let good = sample(b"AuthenticAMD", 2, b"payload");
+        let good = state(b"AuthenticAMD", 2, b"payload");
         let head = StateHead { format: STATE_VERSION, vendor: "AuthenticAMD".to_owned(), vcpus: 2 };
         assert_eq!(StateHead::read(&good).unwrap(), head);
         for at in 0..good.len() {
