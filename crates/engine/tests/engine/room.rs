@@ -59,6 +59,9 @@ async fn a_full_disk_fails_what_needs_room_and_nothing_that_runs() {
     let chain = BranchRequest { tag: Some("chain".into()), ..BranchRequest::default() };
     engine.branch(&source, chain).await.unwrap();
     for verb in VERBS {
+        // A child tells of its hot pages beside all this: what that gives back is room, too.
+        let nothing_beside = || names(&house.root().join("staging")).is_empty();
+        eventually(nothing_beside).await;
         let before = engine.snapshots().await.unwrap();
         let ballast = disk.fill_but(0).unwrap();
         let error = attempt(&engine, &source, verb).await.unwrap_err();
@@ -69,8 +72,7 @@ async fn a_full_disk_fails_what_needs_room_and_nothing_that_runs() {
         assert_eq!(told.stdout, "false", "{verb}: the sandbox goes on");
         drop(ballast);
         assert_eq!(engine.snapshots().await.unwrap(), before, "{verb}");
-        // A child tells of its hot pages beside all this.
-        eventually(|| names(&house.root().join("staging")).is_empty()).await;
+        eventually(nothing_beside).await;
         assert!(engine.store().gc(true).unwrap().items.is_empty(), "{verb}");
         attempt(&engine, &source, verb).await.unwrap_or_else(|e| panic!("{verb}, with room: {e}"));
         assert!(engine.store().verify(None, false).unwrap().damage.is_empty(), "{verb}");
