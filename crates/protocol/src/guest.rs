@@ -4,9 +4,13 @@
 //! `/filesystem.Filesystem/*`, `/files`, `/health`), and forkd's own verbs below, all `POST` with a JSON body
 //! and a JSON answer. A refused verb answers a 4xx or 5xx status with a [`GuestRefusal`].
 
+mod image;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+pub use self::image::{IMAGE_SETTINGS, ImageSettings};
 
 /// Version of the guest protocol; controllers speak to agents of every released version.
 pub const GUEST_VERSION: u32 = 2;

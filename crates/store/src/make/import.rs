@@ -24,10 +24,7 @@ pub fn import_tar(image: &TarImage, progress: Progress<'_>) -> Result<MadeImage,
     let failed = |e: io::Error| MakeError::io("read", &image.tar, e);
     let archive = decompressed(File::open(&image.tar).map_err(failed)?).map_err(failed)?;
     super::need_root("importing an image")?;
-    let parent = image.out.parent().map(PathBuf::from).unwrap_or_default();
-    let parent = if parent.as_os_str().is_empty() { PathBuf::from(".") } else { parent };
-    fs::create_dir_all(&parent).map_err(|e| MakeError::io("create", &parent, e))?;
-    let work = super::work_folder(&parent)?;
+    let work = super::work_folder(&super::folder_of(&image.out)?)?;
     let root = work.path().join("root");
     fs::create_dir(&root).map_err(|e| MakeError::io("create", &root, e))?;
     progress(&format!("unpacking {}", image.tar.display()));
@@ -40,7 +37,7 @@ pub fn import_tar(image: &TarImage, progress: Progress<'_>) -> Result<MadeImage,
 }
 
 /// Looks at the content, not at the name, for how it is compressed.
-fn decompressed(file: File) -> io::Result<Box<dyn Read>> {
+pub(super) fn decompressed(file: File) -> io::Result<Box<dyn Read>> {
     let mut file = BufReader::with_capacity(1 << 18, file);
     let start = file.fill_buf()?;
     Ok(if start.starts_with(&[0x1f, 0x8b]) {

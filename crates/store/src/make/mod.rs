@@ -4,8 +4,10 @@ mod apt;
 mod debian;
 mod error;
 mod ext4;
+mod folder;
 mod import;
 mod kernel;
+mod layers;
 mod modules;
 mod sources;
 mod tool;
@@ -13,11 +15,13 @@ mod unpack;
 
 pub use debian::{DebianImage, debian_image};
 pub use error::MakeError;
+pub use folder::{FolderImage, folder_image};
 pub use import::{TarImage, import_tar};
 pub use kernel::{
     GUEST_MODULES, KernelPackage, KernelSource, ModuleArchive, fetch_kernel, fetch_kernel_package,
     kernel_from_file, module_archive,
 };
+pub use layers::{LayeredImage, layered_image};
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -87,6 +91,13 @@ fn work_folder(parent: &Path) -> Result<tempfile::TempDir, MakeError> {
         .permissions(fs::Permissions::from_mode(0o755))
         .tempdir_in(parent)
         .map_err(|e| MakeError::io("create a folder in", parent, e))
+}
+
+/// The folder of a file that is to be made, made itself where it is missing.
+fn folder_of(out: &Path) -> Result<PathBuf, MakeError> {
+    let parent = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(parent).map_err(|e| MakeError::io("create", parent, e))?;
+    Ok(parent.to_owned())
 }
 
 /// A file to write in the folder of `out`, so that two runs do not write into one; removed when dropped.

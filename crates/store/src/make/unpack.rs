@@ -3,6 +3,9 @@
 //! Every path is walked from the target folder with `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`, so no
 //! entry can be written through a link that an earlier entry made, whatever its name says. Owners, modes
 //! (setuid too: they are the guest's business), links and extended attributes are kept as they are.
+//!
+//! A layer of a container image is unpacked over what lower layers left. There links of lower layers may be walked
+//! through, as far as the kernel finds that they stay beneath the target (`/bin` is one in most images).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -25,7 +28,7 @@ const MAX_DEPTH: usize = 200;
 
 /// What an archive held.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Unpacked {
+pub(crate) struct Unpacked {
     pub(super) entries: u64,
     pub(super) bytes: u64,
 }
@@ -44,8 +47,18 @@ struct Item {
 
 /// Unpacks at most `max_bytes` of content into the empty folder `root`.
 pub(super) fn unpack(archive: impl Read, root: &Path, max_bytes: u64) -> Result<Unpacked, MakeError> {
+    fill(archive, root, Target::open(root, max_bytes, None)?)
+}
+
+/// Unpacks a layer of a container image over the layers below it, which `root` holds: what it has takes the place
+/// of what is there, and what it whites out goes (OCI image specification, "Image Layer Filesystem Changeset").
+pub(super) fn unpack_layer(archive: impl Read, root: &Path, max_bytes: u64) -> Result<Unpacked, MakeError> {
+    fill(archive, root, Target::open(root, max_bytes, Some(Layer::default()))?)
+}
+
+fn fill(archive: impl Read, root: &Path, mut target: Target) -> Result<Unpacked, MakeError> {
     let failed = |e: io::Error| MakeError::io("unpack into", root, e);
-    let mut target = Target::open(root, max_bytes)?;
+    let max_bytes = target.max_bytes;
     // Headers and padding come on top of the content; a bomb of empty entries ends at their count.
     let bounded = archive.take(max_bytes.saturating_mul(2).saturating_add(64 << 20));
     let mut archive = tar::Archive::new(bounded);
@@ -140,24 +153,28 @@ struct Target {
     /// Times of folders, set last: filling a folder changes them.
     folders: Vec<(PathBuf, u64)>,
     max_bytes: u64,
+    /// Where what is there is of lower layers.
+    layer: Option<Layer>,
     done: Unpacked,
 }
 
 impl Target {
-    fn open(root: &Path, max_bytes: u64) -> Result<Self, MakeError> {
+    fn open(root: &Path, max_bytes: u64, layer: Option<Layer>) -> Result<Self, MakeError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, root, flags, Mode::empty())
             .map_err(|e| MakeError::io("open", root, e))?;
-        Ok(Self { root: fd, folders: Vec::new(), max_bytes, done: Unpacked::default() })
+        Ok(Self { root: fd, folders: Vec::new(), max_bytes, layer, done: Unpacked::default() })
     }
 
     fn place(&mut self, item: &Item, content: &mut impl Read) -> Result<(), MakeError> {
         self.done.entries += 1;
         let failed = |e: rustix::io::Errno| match e {
             rustix::io::Errno::EXIST => item.refused("appears twice"),
-            rustix::io::Errno::LOOP | rustix::io::Errno::XDEV | rustix::io::Errno::NOTDIR => {
-                item.refused("leads through something that is not a folder")
-            }
+            // Nothing there: a link to nowhere takes the place of a folder.
+            rustix::io::Errno::LOOP
+            | rustix::io::Errno::XDEV
+            | rustix::io::Errno::NOTDIR
+            | rustix::io::Errno::NOENT => item.refused("leads through something that is not a folder"),
             other => MakeError::io("unpack", &item.path, other),
         };
         let Some(name) = item.path.file_name() else {
@@ -166,7 +183,13 @@ impl Target {
                 _ => Err(item.refused("has no name")),
             };
         };
+        if self.layer.is_some()
+            && let Some(whiteout) = Whiteout::of(name).map_err(|reason| item.refused(reason))?
+        {
+            return self.white_out(&item.path, whiteout).map_err(failed);
+        }
         let parent = self.parent(&item.path).map_err(failed)?;
+        self.make_way(&parent, name, item).map_err(failed)?;
         match item.kind {
             EntryType::Directory => self.folder(&parent, name, item).map_err(failed),
             EntryType::Regular | EntryType::Continuous => {
@@ -209,8 +232,9 @@ impl Target {
 
     fn folder_at(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let resolve = if self.layer.is_some() { beneath } else { beneath | ResolveFlags::NO_SYMLINKS };
         rustix::fs::openat2(&self.root, path, flags, Mode::empty(), resolve)
     }
 
@@ -280,9 +304,12 @@ impl Target {
 
     fn finish(self) -> Result<Unpacked, MakeError> {
         for (path, mtime) in self.folders.iter().rev() {
-            self.folder_at(path)
-                .and_then(|folder| rustix::fs::futimens(&folder, &times(*mtime)))
-                .map_err(|e| MakeError::io("unpack", path, e))?;
+            let set = self.folder_at(path).and_then(|folder| rustix::fs::futimens(&folder, &times(*mtime)));
+            match set {
+                // A later entry of a layer took its place.
+                Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) if self.layer.is_some() => {}
+                other => other.map_err(|e| MakeError::io("unpack", path, e))?,
+            }
         }
         Ok(self.done)
     }
@@ -325,6 +352,9 @@ fn times(mtime: u64) -> Timestamps {
     let time = Timespec { tv_sec: i64::try_from(mtime).unwrap_or(0), tv_nsec: 0 };
     Timestamps { last_access: time, last_modification: time }
 }
+
+mod layer;
+use layer::{Layer, Whiteout};
 
 #[cfg(test)]
 mod tests;
