@@ -5,9 +5,9 @@ set -euo pipefail
 
 # To build: a C compiler and a static C library (SQLite, zstd and xz are compiled in).
 # To make images, kernels and the machine's disk: mmdebstrap, e2fsprogs, kmod, xz-utils, zstd.
-# To run the machine: QEMU, a static busybox, ssh. To run natively: nftables, iproute2. To test: numpy.
+# To run the machine: QEMU, a static busybox, ssh. To run natively: nftables, iproute2. To test: numpy, a registry.
 packages=(
-    busybox-static ca-certificates debian-archive-keyring e2fsprogs gcc iproute2 kmod libc6-dev make
+    busybox-static ca-certificates debian-archive-keyring docker-registry e2fsprogs gcc iproute2 kmod libc6-dev make
     mmdebstrap nftables openssh-client python3 python3-numpy xz-utils zstd
 )
 qemu=qemu-system-x86

@@ -34,7 +34,7 @@ IN_MACHINE = MONITOR | {"forkd-host", "forkd-agent"}
 API_PORT = int(os.environ.get("FORKD_TEST_PORT", "8899"))
 # What tests may demand of the machine, and of this computer.
 NEEDS_IN_MACHINE = "kvm,root,cgroup,mount,sock_diag"
-NEEDS_HERE, NEEDS_OF_MONITOR = "root", "kvm,root"
+NEEDS_HERE, NEEDS_OF_MONITOR = "registry,root", "kvm,root"
 SKIPPED = re.compile(r"SKIPPED: needs (\w+): (.*)")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
 PYTHON_RESULT = re.compile(r"^Ran (\d+) tests? in", re.M)
