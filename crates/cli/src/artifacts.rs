@@ -2,18 +2,29 @@
 
 use std::path::PathBuf;
 
+use forkd_oci::{ContainerImage, Fetch, OciError, Source};
 use forkd_protocol::rest::{ImageInfo, KernelInfo};
 use forkd_store::make::{
-    self, DebianImage, KernelSource, MadeImage, MadeKernel, MakeError, Progress, TarImage, cache_dir,
+    self, DebianImage, FolderImage, KernelSource, LayeredImage, MadeImage, MadeKernel, MakeError, Progress,
+    TarImage, cache_dir,
 };
 
 use crate::client::Client;
 use crate::error::CliError;
+use crate::parse;
 use crate::ui::Ui;
 use crate::upload::{self, blocking};
 
 impl From<MakeError> for CliError {
     fn from(e: MakeError) -> Self {
+        let (class, message) = (e.class(), e.to_string());
+        let source = std::error::Error::source(&e).map(|s| s.to_string().into());
+        Self::Local { class, message, source, hint: None }
+    }
+}
+
+impl From<OciError> for CliError {
+    fn from(e: OciError) -> Self {
         let (class, message) = (e.class(), e.to_string());
         let source = std::error::Error::source(&e).map(|s| s.to_string().into());
         Self::Local { class, message, source, hint: None }
@@ -92,6 +103,73 @@ pub(crate) async fn tar_image(
         making(ui, format!("Unpacking image {name}"), move |progress| make::import_tar(&wanted, progress))
             .await?;
     upload::image(client, ui, name, &made).await
+}
+
+/// Makes an image of a folder and hands it over.
+pub(crate) async fn folder_image(
+    client: &Client,
+    ui: &Ui,
+    name: &str,
+    folder: PathBuf,
+    size: u64,
+) -> Result<ImageInfo, CliError> {
+    let scratch = tempfile::tempdir().map_err(|e| CliError::io("making a temporary folder", e))?;
+    let wanted = FolderImage { folder, size_bytes: size, out: scratch.path().join("image.ext4") };
+    let made: MadeImage =
+        making(ui, format!("Making image {name}"), move |progress| make::folder_image(&wanted, progress))
+            .await?;
+    upload::image(client, ui, name, &made).await
+}
+
+/// Gets a container image, makes an image of it and hands it over. Without a name it gets one of its own, and is
+/// not made again where the controller has it.
+pub(crate) async fn container_image(
+    client: &Client,
+    ui: &Ui,
+    name: Option<&str>,
+    source: &Source,
+    insecure: bool,
+    size: u64,
+) -> Result<ImageInfo, CliError> {
+    let container = fetch_container(ui, source, insecure).await?;
+    let name = match name {
+        Some(name) => name.to_owned(),
+        None => parse::container_name(&source.to_string(), &container.origin),
+    };
+    let images: Vec<ImageInfo> = client.get("/v1/images").await?;
+    if let Some(there) = images.into_iter().find(|i| i.name == name && i.origin == container.origin) {
+        return Ok(there);
+    }
+    let scratch =
+        tempfile::tempdir_in(cache_dir()).map_err(|e| CliError::io("making a temporary folder", e))?;
+    let wanted = LayeredImage {
+        layers: container.layers,
+        settings: container.settings,
+        origin: container.origin,
+        size_bytes: size,
+        out: scratch.path().join("image.ext4"),
+    };
+    let made: MadeImage =
+        making(ui, format!("Making image {name}"), move |progress| make::layered_image(&wanted, progress))
+            .await?;
+    upload::image(client, ui, &name, &made).await
+}
+
+async fn fetch_container(ui: &Ui, source: &Source, insecure: bool) -> Result<ContainerImage, CliError> {
+    let step = ui.step(format!("Getting {source}"));
+    let cache = cache_dir();
+    let credentials = docker_config();
+    let how = Fetch { cache: &cache, insecure, credentials: credentials.as_deref() };
+    let container = forkd_oci::fetch(source, &how, &mut |line| step.note(&crate::ui::plain(line))).await?;
+    step.done("");
+    Ok(container)
+}
+
+/// Where `docker login` keeps credentials: in `DOCKER_CONFIG`, else in `~/.docker`.
+fn docker_config() -> Option<PathBuf> {
+    let folder = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
+    let of_home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".docker"));
+    folder.or_else(of_home).map(|folder| folder.join("config.json"))
 }
 
 async fn making<T, F>(ui: &Ui, what: impl Into<String>, work: F) -> Result<T, CliError>

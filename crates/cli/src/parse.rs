@@ -45,9 +45,32 @@ pub(crate) fn image_tag(image: &str, content: &str) -> Result<Tag, forkd_protoco
     format!("img-{name}-{}", &hash[..16]).parse()
 }
 
+/// The name of an image that was a container's and was given none: the end of its reference, and what it is.
+pub(crate) fn container_name(reference: &str, origin: &str) -> String {
+    let end = reference.rsplit('/').next().unwrap_or_default();
+    let end = end.split('@').next().unwrap_or_default();
+    let allowed = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let end: String = end.chars().take(40).map(allowed).collect();
+    let hash = blake3::hash(origin.as_bytes()).to_hex();
+    format!("oci-{}-{}", end.trim_matches('-'), &hash[..12])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_containers_are_names_of_images() {
+        use forkd_protocol::names::ImageName;
+        let digest = format!("localhost:5000/a/App@sha256:{}", "0".repeat(64));
+        for reference in ["docker.io/library/debian:bookworm", "./my app.tar", "-", &digest, &"x".repeat(300)]
+        {
+            let name = container_name(reference, "oci x sha256:00");
+            assert!(name.parse::<ImageName>().is_ok(), "{name}");
+        }
+        assert_ne!(container_name("a", "oci a sha256:00"), container_name("a", "oci a sha256:01"));
+        assert!(container_name("docker.io/library/debian:bookworm", "").starts_with("oci-debian-bookworm-"));
+    }
 
     #[test]
     fn key_and_value_are_told_apart_at_the_first_sign() {

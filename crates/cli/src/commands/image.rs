@@ -2,15 +2,17 @@
 
 use std::path::PathBuf;
 
+use forkd_oci::Source;
 use forkd_protocol::names::ImageName;
 use forkd_protocol::rest::ImageInfo;
 use forkd_store::make::{DebianImage, cache_dir};
 
 use super::removal;
 use crate::artifacts;
+use crate::client::Client;
 use crate::context::Context;
 use crate::error::CliError;
-use crate::ui;
+use crate::ui::{self, Ui};
 
 /// Root file systems.
 #[derive(Debug, clap::Args)]
@@ -21,9 +23,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Make an image from Debian's packages
+    /// Make an image from Debian's packages, a container image, an archive or a folder
     #[command(
-        after_help = "Example:\n  forkd image build py --debian bookworm --packages python3-minimal,python3-numpy"
+        after_help = "Example:\n  forkd image build py --debian bookworm --packages python3-minimal,python3-numpy\n  \
+                      forkd image build web --from-oci ghcr.io/owner/web:1.2\n  \
+                      docker save app > app.tar && forkd image build app --from-oci ./app.tar"
     )]
     Build(Build),
     /// Make an image from a tar archive of a root file system
@@ -49,6 +53,19 @@ struct Build {
     /// Packages beside the essential ones, separated by commas
     #[arg(long, value_name = "PACKAGES", value_delimiter = ',')]
     packages: Vec<String>,
+    /// A container image in the place of packages: NAME[:TAG|@DIGEST] in a registry, or the path of an archive or
+    /// image layout (./FILE.tar)
+    #[arg(long, value_name = "REF", group = "other", conflicts_with_all = ["debian", "packages"])]
+    from_oci: Option<Source>,
+    /// A tar archive of a root file system, plain or compressed
+    #[arg(long, value_name = "FILE", group = "other", conflicts_with_all = ["debian", "packages"])]
+    from_tar: Option<PathBuf>,
+    /// A folder that is a root file system
+    #[arg(long, value_name = "FOLDER", group = "other", conflicts_with_all = ["debian", "packages"])]
+    from_dir: Option<PathBuf>,
+    /// Speak plain HTTP with the registry
+    #[arg(long, requires = "from_oci")]
+    insecure_registry: bool,
     /// Size of the file system
     #[arg(long, value_name = "MIB", default_value_t = DEFAULT_SIZE_MIB, value_parser = size_range())]
     size: u64,
@@ -75,16 +92,15 @@ struct Remove {
 /// Size of a file system where nobody says otherwise; the file is sparse.
 pub(crate) const DEFAULT_SIZE_MIB: u64 = 2048;
 
-fn size_range() -> clap::builder::RangedU64ValueParser {
+pub(super) fn size_range() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(64..=65_536)
 }
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
     match args.verb {
         Verb::Build(build) => {
-            let wanted = debian(build.debian, build.packages, build.size);
             let client = context.client().await?;
-            let made = artifacts::debian_image(&client, &context.ui, build.name.as_str(), wanted).await?;
+            let made = make(&client, &context.ui, build).await?;
             context.ui.show(&made, |image| render(std::slice::from_ref(image), ui::now_unix()));
         }
         Verb::Import(import) => {
@@ -103,6 +119,22 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
         }
     }
     Ok(0)
+}
+
+/// Makes what was asked for, and hands it over.
+async fn make(client: &Client, ui: &Ui, build: Build) -> Result<ImageInfo, CliError> {
+    let (name, size) = (build.name.as_str(), build.size << 20);
+    if let Some(source) = &build.from_oci {
+        return artifacts::container_image(client, ui, Some(name), source, build.insecure_registry, size)
+            .await;
+    }
+    if let Some(tar) = build.from_tar {
+        return artifacts::tar_image(client, ui, name, tar, size).await;
+    }
+    if let Some(folder) = build.from_dir {
+        return artifacts::folder_image(client, ui, name, folder, size).await;
+    }
+    artifacts::debian_image(client, ui, name, debian(build.debian, build.packages, build.size)).await
 }
 
 /// An image of Debian's packages.

@@ -9,6 +9,7 @@ mod doctor;
 mod eval;
 mod exec;
 pub(crate) mod fork;
+mod from_image;
 mod gc;
 mod image;
 mod images;
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     Quickstart(quickstart::Args),
     /// Boot an image, warm it up and freeze it; or make a snapshot again
     Snapshot(snapshot::Args),
+    /// Make a snapshot of a container image: `image build --from-oci` and `snapshot` in one
+    FromImage(from_image::Args),
     /// Fork sandboxes from a snapshot or from a running sandbox
     Fork(fork::Args),
     /// Run a command in a sandbox
@@ -119,6 +122,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
     match command {
         Command::Quickstart(args) => quickstart::run(args, context).await,
         Command::Snapshot(args) => snapshot::run(args, context).await,
+        Command::FromImage(args) => from_image::run(args, context).await,
         Command::Fork(args) => fork::run(args, context).await,
         Command::Exec(args) => exec::run(args, context).await,
         Command::Eval(args) => eval::run(args, context).await,

@@ -40,6 +40,13 @@ pub(crate) struct Args {
     /// Name of the snapshot
     #[arg(long, required_unless_present = "from_sandbox")]
     tag: Option<Tag>,
+    #[command(flatten)]
+    parent: Parent,
+}
+
+/// How a parent is booted and warmed up.
+#[derive(Debug, clap::Args)]
+pub(super) struct Parent {
     /// Python statements that warm the interpreter
     #[arg(long, value_name = "CODE")]
     warm: Option<String>,
@@ -80,12 +87,21 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
     if args.how.is_given() {
         return Err(CliError::usage("--mode and --no-wait go with --from-sandbox"));
     }
-    let request = request(args)?;
-    let client = context.client().await?;
+    let (tag, image) = (args.tag.map(String::from), args.image.map(String::from));
+    let request = args.parent.request(&tag.unwrap_or_default(), &image.unwrap_or_default())?;
+    from_request(&context.client().await?, context, &request).await
+}
+
+/// Makes the snapshot, with the kernel that it may need, and shows it.
+pub(super) async fn from_request(
+    client: &Client,
+    context: &Context,
+    request: &CreateSnapshot,
+) -> Result<u8, CliError> {
     if request.kernel.is_none() {
-        artifacts::ensure_kernel(&client, &context.ui).await?;
+        artifacts::ensure_kernel(client, &context.ui).await?;
     }
-    let made = create(&client, &context.ui, &request).await?;
+    let made = create(client, &context.ui, request).await?;
     context.ui.show(&made, render);
     Ok(0)
 }
@@ -133,26 +149,25 @@ pub(crate) fn plainly(tag: &str, image: &str, warm: Option<&str>) -> CreateSnaps
     }
 }
 
-fn request(args: Args) -> Result<CreateSnapshot, CliError> {
-    let warm = match args.warm_file {
-        Some(path) => Some(
-            std::fs::read_to_string(&path)
-                .map_err(|e| CliError::io(format!("reading the warm-up {}", path.display()), e))?,
-        ),
-        None => args.warm,
-    };
-    Ok(CreateSnapshot {
-        kernel: args.kernel.map(String::from),
-        vcpus: args.vcpus,
-        memory_mib: args.mem,
-        cpu: args.cpu.unwrap_or_default(),
-        warm_timeout_secs: args.warm_timeout,
-        ..plainly(
-            &args.tag.map(String::from).unwrap_or_default(),
-            &args.image.map(String::from).unwrap_or_default(),
-            warm.as_deref(),
-        )
-    })
+impl Parent {
+    /// The snapshot that is to be made of it.
+    pub(super) fn request(self, tag: &str, image: &str) -> Result<CreateSnapshot, CliError> {
+        let warm = match self.warm_file {
+            Some(path) => Some(
+                std::fs::read_to_string(&path)
+                    .map_err(|e| CliError::io(format!("reading the warm-up {}", path.display()), e))?,
+            ),
+            None => self.warm,
+        };
+        Ok(CreateSnapshot {
+            kernel: self.kernel.map(String::from),
+            vcpus: self.vcpus,
+            memory_mib: self.mem,
+            cpu: self.cpu.unwrap_or_default(),
+            warm_timeout_secs: self.warm_timeout,
+            ..plainly(tag, image, warm.as_deref())
+        })
+    }
 }
 
 fn cpu_model(given: &str) -> Result<CpuModel, String> {
