@@ -71,11 +71,8 @@ class Kernel:
                 answer = self.run(request["code"])
                 if request["settle"]:
                     settle()
-            elif op == "reseed":
-                answer = self.reseed()
             else:
-                gc.collect()
-                answer = {"kind": "quiet"}
+                answer = self.reseed()
             if os.getpid() != self.pid:
                 # The code forked and its child fell out of it: that child is not the interpreter.
                 os._exit(0)

@@ -147,9 +147,8 @@ class KernelTest(unittest.TestCase):
         self.assertEqual(self.kernel.receive()["kind"], "reseeded")
         self.assertEqual(self.kernel.receive()["result"], "(False, [1])")
 
-    def test_settle_and_quiet(self):
+    def test_settle(self):
         self.assertIsNone(self.kernel.run("a = list(range(1000))", settle=True)["error"])
-        self.assertEqual(self.kernel.ask(op="quiet")["kind"], "quiet")
         self.assertEqual(self.kernel.run("a[-1]")["result"], "999")
 
     def test_closed_output_is_repaired(self):

@@ -53,7 +53,6 @@ impl Agent {
         if self.spawner.is_frozen() {
             return Ok(Frozen { micros: 0 });
         }
-        self.interpreter.quiet().await;
         // What is written now is not written while the workload waits.
         sync_root().await?;
         let started = Instant::now();

@@ -1,7 +1,7 @@
 //! The warm interpreter: one Python process that keeps its state between evaluations and across forks.
 //!
 //! One task owns it. Evaluations queue; a caller that leaves has its evaluation interrupted. What a fork needs
-//! ([`Interpreter::reseed`], [`Interpreter::quiet`]) goes past the queue.
+//! ([`Interpreter::reseed`]) goes past the queue.
 
 mod owner;
 mod python;
@@ -23,7 +23,7 @@ const QUEUE: usize = 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Interpreter {
     jobs: mpsc::Sender<Job>,
-    controls: mpsc::Sender<Control>,
+    reseeds: mpsc::Sender<Reseed>,
     status: Arc<Mutex<Status>>,
 }
 
@@ -55,26 +55,22 @@ struct Job {
     reply: oneshot::Sender<Result<Evaluated, EvalError>>,
 }
 
+/// To take new random state. `queued` is told once the request lies before the interpreter, `done` once it was carried
+/// out.
 #[derive(Debug)]
-enum Control {
-    /// `queued` is told once the request lies before the interpreter, `done` once it was carried out.
-    Reseed {
-        queued: oneshot::Sender<()>,
-        done: oneshot::Sender<Result<(), String>>,
-    },
-    Quiet {
-        done: oneshot::Sender<()>,
-    },
+struct Reseed {
+    queued: oneshot::Sender<()>,
+    done: oneshot::Sender<Result<(), String>>,
 }
 
 impl Interpreter {
     /// The handle, and the task to be run beside everything else. Python is started when first needed.
     pub(crate) fn new(spawner: Spawner) -> (Self, impl Future<Output = ()>) {
         let (jobs, jobs_queue) = mpsc::channel(QUEUE);
-        let (controls, controls_queue) = mpsc::channel(8);
+        let (reseeds, reseeds_queue) = mpsc::channel(8);
         let status = Arc::default();
-        let owner = owner::Owner::new(spawner, jobs_queue, controls_queue, Arc::clone(&status));
-        (Self { jobs, controls, status }, owner.run())
+        let owner = owner::Owner::new(spawner, jobs_queue, reseeds_queue, Arc::clone(&status));
+        (Self { jobs, reseeds, status }, owner.run())
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -101,18 +97,8 @@ impl Interpreter {
     pub(crate) async fn reseed(&self) -> Option<oneshot::Receiver<Result<(), String>>> {
         let (queued, is_queued) = oneshot::channel();
         let (done, is_done) = oneshot::channel();
-        self.controls.send(Control::Reseed { queued, done }).await.ok()?;
+        self.reseeds.send(Reseed { queued, done }).await.ok()?;
         is_queued.await.ok()?;
         Some(is_done)
-    }
-
-    /// Collects garbage, so that children do not: a page that the collector touches is a page copied.
-    /// Left out where code is running.
-    pub(crate) async fn quiet(&self) {
-        let (done, is_done) = oneshot::channel();
-        if self.controls.send(Control::Quiet { done }).await.is_ok() {
-            // An error is the interpreter's way of saying that it is busy.
-            let _ = is_done.await;
-        }
     }
 }

@@ -10,22 +10,20 @@ use tokio::time::Instant;
 
 use super::python::{Output, Python, PythonStartError};
 use super::wire::{Answer, Done, Failure, Kind, Request};
-use super::{Control, EvalError, Job, Status};
+use super::{EvalError, Job, Reseed, Status};
 use crate::process::{Spawner, Tree};
 
 /// Between one interrupt and the next.
 const INTERRUPT_AGAIN: Duration = Duration::from_secs(1);
 /// From the first interrupt until the process is given up.
 const GIVE_UP: Duration = Duration::from_secs(5);
-/// Garbage of a very large heap is not worth a longer wait.
-const QUIET_BOUND: Duration = Duration::from_secs(1);
 /// `RESEED_SIGNAL` of the kernel; a number, since C libraries differ in where their real-time signals begin.
 const RESEED_SIGNAL: i32 = 44;
 
 pub(super) struct Owner {
     spawner: Spawner,
     jobs: mpsc::Receiver<Job>,
-    controls: mpsc::Receiver<Control>,
+    reseeds: mpsc::Receiver<Reseed>,
     python: Option<Python>,
     status: Arc<Mutex<Status>>,
 }
@@ -41,18 +39,18 @@ impl Owner {
     pub(super) fn new(
         spawner: Spawner,
         jobs: mpsc::Receiver<Job>,
-        controls: mpsc::Receiver<Control>,
+        reseeds: mpsc::Receiver<Reseed>,
         status: Arc<Mutex<Status>>,
     ) -> Self {
-        Self { spawner, jobs, controls, python: None, status }
+        Self { spawner, jobs, reseeds, python: None, status }
     }
 
     pub(super) async fn run(mut self) {
         loop {
             tokio::select! {
                 biased;
-                control = self.controls.recv() => match control {
-                    Some(control) => self.control_idle(control).await,
+                reseed = self.reseeds.recv() => match reseed {
+                    Some(reseed) => self.reseed_idle(reseed).await,
                     None => return,
                 },
                 answer = next_answer(&mut self.python) => {
@@ -102,7 +100,7 @@ impl Owner {
             tokio::select! {
                 () = job.reply.closed() => return false,
                 () = self.spawner.thawed() => {}
-                Some(control) = self.controls.recv() => self.control_idle(control).await,
+                Some(reseed) = self.reseeds.recv() => self.reseed_idle(reseed).await,
             }
         }
         !job.reply.is_closed()
@@ -115,7 +113,7 @@ impl Owner {
             tokio::select! {
                 python = &mut start => break python?,
                 // It has run no code yet, so it has no random state.
-                Some(control) = self.controls.recv() => nothing_to_do(control),
+                Some(reseed) = self.reseeds.recv() => nothing_to_do(reseed),
             }
         };
         self.set_python(Some(python));
@@ -132,7 +130,7 @@ impl Owner {
             loop {
                 tokio::select! {
                     answer = &mut asked => break answer,
-                    Some(control) = self.controls.recv() => control_while_running(control, &tree),
+                    Some(reseed) = self.reseeds.recv() => reseed_while_running(reseed, &tree),
                     () = job.reply.closed(), if limit.cut.is_none() => limit.cut_now(Cut::CallerLeft),
                     () = limit.wait() => match limit.step() {
                         Step::Interrupt => tree.signal_group(Signal::SIGINT),
@@ -167,25 +165,17 @@ impl Owner {
         evaluated(done, output, cut)
     }
 
-    async fn control_idle(&mut self, control: Control) {
-        match (control, self.python.as_mut()) {
-            (control, None) => nothing_to_do(control),
-            (Control::Quiet { done }, Some(python)) => {
-                // Where it takes longer, the snapshot has a little more garbage.
-                let _ = tokio::time::timeout(QUIET_BOUND, python.ask(&Request::Quiet)).await;
-                let _ = done.send(());
-            }
-            (Control::Reseed { queued, mut done }, Some(python)) => {
-                let sent = python.request(&Request::Reseed).await;
-                let _ = queued.send(());
-                let result = tokio::select! {
-                    answer = python.answer_to(&Request::Reseed), if sent.is_ok() => reseeded(answer),
-                    () = done.closed() => return,
-                    else => Err("the interpreter has ended".to_owned()),
-                };
-                let _ = done.send(result);
-            }
-        }
+    async fn reseed_idle(&mut self, reseed: Reseed) {
+        let Some(python) = self.python.as_mut() else { return nothing_to_do(reseed) };
+        let Reseed { queued, mut done } = reseed;
+        let sent = python.request(&Request::Reseed).await;
+        let _ = queued.send(());
+        let result = tokio::select! {
+            answer = python.answer_to(&Request::Reseed), if sent.is_ok() => reseeded(answer),
+            () = done.closed() => return,
+            else => Err("the interpreter has ended".to_owned()),
+        };
+        let _ = done.send(result);
     }
 }
 
@@ -240,28 +230,18 @@ async fn next_answer(python: &mut Option<Python>) -> Option<Answer> {
     }
 }
 
-/// No interpreter, or one that has not run anything: nothing to reseed or to collect.
-fn nothing_to_do(control: Control) {
-    match control {
-        Control::Reseed { queued, done } => {
-            let _ = queued.send(());
-            let _ = done.send(Ok(()));
-        }
-        Control::Quiet { done } => drop(done),
-    }
+/// No interpreter, or one that has not run anything: nothing to reseed.
+fn nothing_to_do(Reseed { queued, done }: Reseed) {
+    let _ = queued.send(());
+    let _ = done.send(Ok(()));
 }
 
 /// Code is running, perhaps for hours, and stands still just now. The pending signal is handled by the interpreter's
 /// main thread before it executes anything more, which is all that matters; the end of it is not waited for.
-fn control_while_running(control: Control, tree: &Tree) {
-    match control {
-        Control::Reseed { queued, done } => {
-            tree.signal_number(RESEED_SIGNAL);
-            let _ = queued.send(());
-            let _ = done.send(Ok(()));
-        }
-        Control::Quiet { done } => drop(done),
-    }
+fn reseed_while_running(Reseed { queued, done }: Reseed, tree: &Tree) {
+    tree.signal_number(RESEED_SIGNAL);
+    let _ = queued.send(());
+    let _ = done.send(Ok(()));
 }
 
 fn reseeded(answer: Option<Answer>) -> Result<(), String> {

@@ -141,9 +141,9 @@ impl Python {
         loop {
             let answer = self.answer().await?;
             match (request, &answer.kind) {
-                (Request::Run { .. }, Kind::Done(_))
-                | (Request::Reseed, Kind::Reseeded { .. })
-                | (Request::Quiet, Kind::Quiet) => return Some(answer),
+                (Request::Run { .. }, Kind::Done(_)) | (Request::Reseed, Kind::Reseeded { .. }) => {
+                    return Some(answer);
+                }
                 (_, Kind::Reseeded { error: Some(error) }) => {
                     crate::log::warn(format_args!(
                         "after-fork hook in a running evaluation: {}",

@@ -16,8 +16,6 @@ pub(super) enum Request<'a> {
     Run { code: &'a str, settle: bool },
     /// Take new random state and call the hooks.
     Reseed,
-    /// Collect garbage before a snapshot.
-    Quiet,
 }
 
 /// From the interpreter.
@@ -35,7 +33,6 @@ pub(super) enum Kind {
     Ready { python: String },
     Done(Done),
     Reseeded { error: Option<Failure> },
-    Quiet,
 }
 
 #[derive(Debug, Default, Deserialize)]
