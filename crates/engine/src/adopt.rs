@@ -189,7 +189,8 @@ fn look(shared: &Shared, row: &SandboxRow) -> Result<Option<Monitor>, EngineErro
         shared.store.remove_sandbox(&row.id)?;
         return Ok(None);
     };
-    let monitor = Monitor::adopted(row.id.clone(), process, cgroup, shared.store.clone(), bounds.end);
+    let mut monitor = Monitor::adopted(row.id.clone(), process, cgroup, shared.store.clone(), bounds.end);
+    shared.launcher.recognise(&mut monitor)?;
     // It may still be writing what another controller asked of it.
     let phase = monitor.status(bounds.write).map(|status| status.phase);
     let phase = match phase {

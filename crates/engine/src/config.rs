@@ -16,6 +16,43 @@ pub struct EngineConfig {
     pub bounds: Bounds,
     /// How many monitors wait, started ahead of time, for the next forks.
     pub waiting: usize,
+    /// Who monitors are.
+    pub users: UserRange,
+}
+
+/// Numbers of users and groups that monitors are, each another; nobody else on the host may be one of them. Two
+/// controllers on one host need two ranges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UserRange {
+    /// The first.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl UserRange {
+    /// Least number: those below are the host's own.
+    pub const LEAST: u32 = 65536;
+
+    pub(crate) fn contains(&self, id: u32) -> bool {
+        (self.first..self.first.saturating_add(self.count)).contains(&id)
+    }
+
+    /// As `FIRST:COUNT`, for instance `1000000000:1000000`.
+    fn parse(value: &str) -> Option<Self> {
+        let (first, count) = value.trim().split_once(':')?;
+        let (first, count): (u32, u32) = (first.parse().ok()?, count.parse().ok()?);
+        // The last number of all means nobody.
+        let fits = first >= Self::LEAST && count > 0 && first.checked_add(count)? < u32::MAX;
+        fits.then_some(Self { first, count })
+    }
+}
+
+impl Default for UserRange {
+    /// Beyond what hosts give to people, services and containers.
+    fn default() -> Self {
+        Self { first: 1_000_000_000, count: 1_000_000 }
+    }
 }
 
 /// How many monitors wait where nobody says otherwise. Each takes some 200 KiB.
@@ -65,6 +102,9 @@ pub enum ConfigError {
         /// What it holds.
         value: String,
     },
+    /// `FORKD_SANDBOX_UIDS` does not hold a range. Correct or unset it.
+    #[error("FORKD_SANDBOX_UIDS={0:?} is not FIRST:COUNT with numbers of users from 65536 on")]
+    Users(String),
     /// The folder of this program could not be found. Set `FORKD_LIBEXEC`.
     #[error("the folder of forkd-vmm and forkd-agent could not be found; set FORKD_LIBEXEC")]
     Libexec {
@@ -84,7 +124,7 @@ impl EngineConfig {
             guest_grace: seconds("FORKD_GUEST_GRACE_SECS", defaults.guest_grace)?,
             ..defaults
         };
-        Ok(Self { root: root.into(), libexec: libexec()?, bounds, waiting: DEFAULT_WAITING })
+        Ok(Self { root: root.into(), libexec: libexec()?, bounds, waiting: DEFAULT_WAITING, users: users()? })
     }
 
     pub(crate) fn monitor(&self) -> PathBuf {
@@ -117,6 +157,13 @@ fn seconds(name: &'static str, default: Duration) -> Result<Duration, ConfigErro
     }
 }
 
+fn users() -> Result<UserRange, ConfigError> {
+    match env::var("FORKD_SANDBOX_UIDS") {
+        Ok(value) if !value.is_empty() => UserRange::parse(&value).ok_or(ConfigError::Users(value)),
+        _ => Ok(UserRange::default()),
+    }
+}
+
 fn parse_seconds(value: &str) -> Option<Duration> {
     value.trim().parse().ok().filter(|s| (1..=86_400).contains(s)).map(Duration::from_secs)
 }
@@ -124,6 +171,14 @@ fn parse_seconds(value: &str) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_of_users_keeps_clear_of_the_hosts_own() {
+        assert_eq!(UserRange::parse("70000:10"), Some(UserRange { first: 70_000, count: 10 }));
+        for bad in ["", "70000", "0:10", "65535:1", "70000:0", "4294967290:5", "70000:4294967295", "-1:2"] {
+            assert_eq!(UserRange::parse(bad), None, "{bad:?}");
+        }
+    }
 
     #[test]
     fn only_sensible_numbers_of_seconds_are_taken() {

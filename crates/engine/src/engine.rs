@@ -81,8 +81,7 @@ impl Engine {
         let store = blocking(move || Store::open(&root)).await??;
         // Once more: it may have been named by a short link.
         short_enough(store.root())?;
-        let launcher = Launcher::new(&config, store.clone())
-            .map_err(|source| OpenError::Host { path: "/proc".into(), source })?;
+        let launcher = Launcher::new(&config, store.clone());
         let cores = available_parallelism().map_or(1, |n| n.get());
         let ended = CancellationToken::new();
         let shared = Arc::new(Shared {

@@ -39,7 +39,7 @@ mod sandbox;
 mod snapshot;
 
 pub use branch::BranchError;
-pub use config::{Bounds, ConfigError, DEFAULT_WAITING, EngineConfig};
+pub use config::{Bounds, ConfigError, DEFAULT_WAITING, EngineConfig, UserRange};
 pub use engine::Engine;
 pub use error::{EngineError, OpenError, RequestError};
 pub use fork::{ChildError, ForkError};

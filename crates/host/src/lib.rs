@@ -3,7 +3,8 @@
 //! * [`process`]: a handle on a process that can never mean a stranger;
 //! * [`cpu`]: which processor it is;
 //! * [`cgroup`]: limits and accounting, one leaf per sandbox;
-//! * [`memory`]: what a monitor costs, apart from what its guest costs.
+//! * [`memory`]: what a monitor costs, apart from what its guest costs;
+//! * [`seccomp`]: which system call a process was killed for.
 
 #![forbid(unsafe_code)]
 
@@ -11,3 +12,4 @@ pub mod cgroup;
 pub mod cpu;
 pub mod memory;
 pub mod process;
+pub mod seccomp;

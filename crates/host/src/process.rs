@@ -7,10 +7,13 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_open, pidfd_send_signal, waitid,
 };
@@ -34,6 +37,9 @@ pub enum ProcessError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Nobody, or nobody any more, is at the other end of a socket.
+    #[error("the process that listens on a socket could not be found")]
+    Peer(#[source] io::Error),
     /// It could not be signalled or waited for.
     #[error("process {pid} could not be {what}")]
     Control {
@@ -73,6 +79,19 @@ impl Process {
         Ok(Self { pid, start_ticks, pidfd })
     }
 
+    /// The process that listens where `connection` leads to. It called `listen(2)` itself, so that the socket knows it.
+    pub fn of_listener(connection: &UnixStream) -> Result<Self, ProcessError> {
+        let peer = socket_peercred(connection).map_err(|e| ProcessError::Peer(e.into()))?;
+        let process = Self::of_child(peer.pid.as_raw_nonzero().get().unsigned_abs())?;
+        // Its number means nobody else as long as it lives, and as long as it does the connection stands.
+        let mut fds = [PollFd::new(connection, PollFlags::empty())];
+        match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Ok(0) => Ok(process),
+            Ok(_) => Err(ProcessError::Peer(io::ErrorKind::ConnectionReset.into())),
+            Err(e) => Err(ProcessError::Peer(e.into())),
+        }
+    }
+
     /// The process that had `pid` and `start_ticks` when they were written down; `None` where it is gone.
     pub fn find(pid: u32, start_ticks_then: u64) -> Result<Option<Self>, ProcessError> {
         // The handle first: if the process found afterwards is the one we mean, then so is the handle's,
@@ -96,6 +115,19 @@ impl Process {
     /// Its number.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// The user that it is.
+    pub fn user(&self) -> Result<u32, ProcessError> {
+        let found = fs::metadata(format!("/proc/{}", self.pid));
+        found.map(|entry| entry.uid()).map_err(|source| ProcessError::Stat { pid: self.pid, source })
+    }
+
+    /// Its child that is called `number` in the innermost pid namespace which that is in.
+    pub fn child(&self, number: u32) -> Option<u32> {
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid)).ok()?;
+        let mut pids = children.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+        pids.find(|&pid| innermost_number(pid) == Some(number))
     }
 
     /// Field 22 of its `/proc/PID/stat`: when it started, in clock ticks since the boot of the host.
@@ -180,6 +212,11 @@ fn ending(status: &WaitIdStatus) -> Ending {
     }
 }
 
+fn innermost_number(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?.parse().ok()
+}
+
 fn is_gone(e: &io::Error) -> bool {
     e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
@@ -241,6 +278,32 @@ mod tests {
         assert!(Process::find(process.pid(), process.start_ticks()).unwrap().is_none());
         assert_eq!(process.reap().unwrap(), Ending::Exited(0));
         assert!(Process::find(process.pid(), process.start_ticks()).unwrap().is_none());
+    }
+
+    #[test]
+    fn who_listens_is_known_to_who_connects_until_it_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let connection = UnixStream::connect(&path).unwrap();
+        let found = Process::of_listener(&connection).unwrap();
+        assert_eq!(found.pid(), std::process::id());
+        assert_eq!(found.user().unwrap(), rustix::process::geteuid().as_raw());
+        drop(listener);
+        assert!(matches!(Process::of_listener(&connection), Err(ProcessError::Peer(_))));
+    }
+
+    #[test]
+    fn a_child_is_found_by_what_it_is_called_itself() {
+        let (child, process) = cat();
+        let me = Process::of_child(std::process::id()).unwrap();
+        // The fork is another thread's: only those of the first are looked at.
+        assert!(me.child(child.id()).is_none_or(|pid| pid == child.id()));
+        assert_eq!(innermost_number(child.id()), Some(child.id()));
+        assert_eq!(me.child(0), None);
+        process.kill().unwrap();
+        process.ended_within(Duration::from_secs(10)).unwrap();
+        process.reap().unwrap();
     }
 
     #[test]

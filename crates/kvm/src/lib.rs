@@ -5,8 +5,10 @@
 //! * a [`Vcpu`] runs until something happens that is not plain I/O; I/O goes to an [`IoHandler`];
 //! * [`VcpuState`] and [`VmState`] are the saved forms, saved and restored in the one right order;
 //! * [`cpuid`] decides what processor a guest is shown and whether this host can show it;
-//! * [`probe`] tells whether this KVM runs ordinary guests at all.
+//! * [`probe`] tells whether this KVM runs ordinary guests at all;
+//! * [`calls`] lists what this crate asks of the kernel, for who allows nothing else.
 
+pub mod calls;
 pub mod cpuid;
 mod early;
 mod error;

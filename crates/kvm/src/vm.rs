@@ -1,5 +1,6 @@
 //! `/dev/kvm` and virtual machines.
 
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
 use forkd_memory::GuestRam;
@@ -29,8 +30,27 @@ impl Hypervisor {
     /// # Errors
     /// It is missing, or may not be opened.
     pub fn open() -> Result<Self, KvmError> {
-        let kvm = Kvm::new().map_err(KvmError::Open)?;
+        Self::new(Self::open_device()?)
+    }
+
+    /// Opens `/dev/kvm` for [`Hypervisor::new`], maybe of another process.
+    ///
+    /// # Errors
+    /// It is missing, or may not be opened.
+    pub fn open_device() -> Result<OwnedFd, KvmError> {
+        let fd = Kvm::open_with_cloexec(true).map_err(KvmError::Open)?;
+        // SAFETY: the descriptor was just opened and nobody else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Takes an open `/dev/kvm`.
+    ///
+    /// # Errors
+    /// The signal that interrupts vCPUs could not be given its handler.
+    pub fn new(device: OwnedFd) -> Result<Self, KvmError> {
         kick::install()?;
+        // SAFETY: the descriptor is /dev/kvm's and is owned by nobody else from here on.
+        let kvm = unsafe { Kvm::from_raw_fd(device.into_raw_fd()) };
         Ok(Self { kvm: Arc::new(kvm) })
     }
 

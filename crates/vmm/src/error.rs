@@ -11,6 +11,7 @@ use forkd_protocol::error::chain;
 use crate::acpi::AcpiError;
 use crate::boot::BootError;
 use crate::handed::HandedError;
+use crate::jail::JailError;
 use crate::statefile::StateFileError;
 use crate::vcpus::VcpuError;
 
@@ -89,6 +90,12 @@ pub enum MonitorError {
     /// What a writer may do could not be put into rules.
     #[error("the rules for a writer cannot be used")]
     Filter(#[from] seccompiler::BackendError),
+    /// The monitor could not give its rights up.
+    #[error(transparent)]
+    Jail(#[from] JailError),
+    /// A filter could not be laid over a thread.
+    #[error("the monitor could not bind itself by a filter")]
+    Bind(#[source] std::io::Error),
     /// Writing a layer failed.
     #[error("the snapshot could not be written")]
     Write(#[source] std::io::Error),
@@ -137,6 +144,8 @@ fn class(error: &MonitorError) -> RefusalClass {
         | MonitorError::Vcpus(_)
         | MonitorError::Pagemap(_)
         | MonitorError::Filter(_)
+        | MonitorError::Jail(_)
+        | MonitorError::Bind(_)
         | MonitorError::Events(_) => RefusalClass::Internal,
     }
 }

@@ -17,7 +17,10 @@ pub mod devices;
 pub mod error;
 pub mod handed;
 mod hot;
+#[expect(unsafe_code, reason = "giving rights up is asking the kernel, process by process")]
+pub mod jail;
 pub mod layout;
+mod line;
 pub mod machine;
 pub mod monitor;
 pub mod priority;
@@ -30,5 +33,5 @@ mod watch;
 pub mod writer;
 
 pub use error::MonitorError;
-pub use machine::Host;
+pub use machine::{Host, HostFiles};
 pub use monitor::Monitor;

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::BufReader;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use forkd_kvm::cpuid::{self, Level, Place};
@@ -18,6 +19,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use crate::devices::{Buses, DeviceFiles, Devices};
 use crate::error::MonitorError;
 use crate::handed::{FromStart, Handed};
+use crate::jail::{Entrance, Rules};
 use crate::snapshot::write_extents;
 use crate::state::MachineState;
 use crate::vcpus::Vcpus;
@@ -29,12 +31,16 @@ const VCPUS: (u32, u32) = (1, 8);
 /// Least and most RAM, MiB.
 const MEMORY_MIB: (u32, u32) = (128, 16384);
 
-/// What a monitor has before it is told anything, and before it could be jailed.
+/// What a monitor has before it is told anything.
 #[derive(Debug)]
 pub struct Host {
     hypervisor: Hypervisor,
     /// `/dev/urandom`, for the guest's entropy device.
     entropy: File,
+    /// A directory of proc in which `self` is the process that looks.
+    proc_dir: Arc<OwnedFd>,
+    /// What binds the threads of a machine.
+    pub(crate) rules: Rules,
     /// What this host can show a guest.
     supported: CpuId,
     /// Made while nobody waits for it.
@@ -49,18 +55,39 @@ struct Blank {
     vm: Vm,
 }
 
-impl Host {
-    /// Opens what is needed.
+/// The files of the host that a monitor needs, opened before it is jailed.
+#[derive(Debug)]
+pub struct HostFiles {
+    kvm: OwnedFd,
+    entropy: File,
+}
+
+impl HostFiles {
+    /// Opens them.
     ///
     /// # Errors
     /// KVM is not to be had.
     pub fn open() -> Result<Self, MonitorError> {
         let entropy = File::open("/dev/urandom").map_err(MonitorError::Events)?;
-        let hypervisor = Hypervisor::open()?;
+        Ok(Self { kvm: Hypervisor::open_device()?, entropy })
+    }
+}
+
+impl Host {
+    /// Makes what needs the rights of the one that started this process, and then gives them up. KVM ties a machine to
+    /// the memory of the process that makes it, so this is the monitor's own work.
+    ///
+    /// # Errors
+    /// KVM refuses, or the jail cannot be shut.
+    pub fn new(files: HostFiles, entrance: Entrance, listener: &UnixListener) -> Result<Self, MonitorError> {
+        let HostFiles { kvm, entropy } = files;
+        let hypervisor = Hypervisor::new(kvm)?;
         let supported = hypervisor.supported_cpuid()?;
         // Where it cannot be made now, whoever asks for a machine is told why.
         let blank = Blank::new(&hypervisor).ok();
-        Ok(Self { hypervisor, entropy, supported, blank })
+        let proc_dir = entrance.proc_dir();
+        let rules = entrance.shut(listener)?;
+        Ok(Self { hypervisor, entropy, proc_dir, rules, supported, blank })
     }
 
     /// A machine with `ram`, and its first vCPU. One after a machine that could not be made is made anew.
@@ -88,7 +115,7 @@ pub struct Machine {
     pub(crate) devices: Devices,
     pub(crate) ram: GuestRam,
     pub(crate) memory_mib: u32,
-    pub(crate) proc_dir: File,
+    pub(crate) proc_dir: Arc<OwnedFd>,
     /// The layers that RAM is mapped from; none for a machine that booted.
     pub(crate) below: Option<Below>,
     ended: EventFd,
@@ -138,7 +165,7 @@ impl Machine {
         let (devices, buses) = Devices::new(&vm, &ram, files)?;
         acpi::write(&ram, request.vcpus, devices.virtio_count())?;
         let parts = Parts { vm, vcpus, devices, buses, ram, memory_mib: request.memory_mib, below: None };
-        Self::assemble(parts, handed)
+        Self::assemble(host, parts, handed)
     }
 
     /// Builds a machine from its saved state. Nothing of its memory is read or copied but its hot pages.
@@ -169,20 +196,20 @@ impl Machine {
         devices.kick_all();
         announce_generation(&vm)?;
         let parts = Parts { vm, vcpus, devices, buses, ram, memory_mib, below: Some(below) };
-        Self::assemble(parts, handed)
+        Self::assemble(host, parts, handed)
     }
 
-    fn assemble(parts: Parts, mut handed: Handed) -> Result<Self, MonitorError> {
+    fn assemble(host: &Host, parts: Parts, mut handed: Handed) -> Result<Self, MonitorError> {
         let Parts { vm, vcpus, devices, buses, ram, memory_mib, below } = parts;
         let ended = EventFd::new(EFD_NONBLOCK).map_err(MonitorError::Events)?;
         let signal = ended.try_clone().map_err(MonitorError::Events)?;
         Ok(Self {
-            vcpus: Vcpus::start(vcpus, &Arc::new(buses), signal)?,
+            vcpus: Vcpus::start(vcpus, &Arc::new(buses), signal, host.rules.of_vcpu())?,
             vm,
             devices,
             ram,
             memory_mib,
-            proc_dir: handed.file(FdRole::ProcDir)?,
+            proc_dir: Arc::clone(&host.proc_dir),
             below,
             ended,
             last_words: handed.take(FdRole::LastWords).map(File::from),

@@ -1,4 +1,7 @@
-//! `forkd-vmm`: serves the control socket that it was started with as standard input.
+//! `forkd-vmm --uid N`: a jailed monitor that is user N and serves the control socket which is standard input here.
+//!
+//! The process that was started ends once the monitor is ready, successfully; where it never will be, without success
+//! and after a line in the log, which is standard error. On standard output a reaper notes how the monitor ended.
 //!
 //! `forkd-vmm probe` tells as one line of JSON whether KVM runs ordinary guests here.
 
@@ -9,29 +12,43 @@ use std::process::ExitCode;
 
 use forkd_kvm::probe;
 use forkd_protocol::control::Exit;
-use forkd_vmm::{Host, Monitor, MonitorError};
+use forkd_vmm::jail::{Entrance, JailError};
+use forkd_vmm::{Host, HostFiles, Monitor, MonitorError};
 use serde::Serialize;
+
+/// Least user that a monitor may become: those below are the host's.
+const LEAST_UID: u32 = 65536;
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     match (arguments.next().as_deref(), arguments.next()) {
-        (None, _) => serve(),
+        (Some("--uid"), Some(id)) => match id.parse() {
+            // Root and what the host's own users are is nobody's in a jail.
+            Ok(id) if id >= LEAST_UID => serve(|| Entrance::new(id)),
+            _ => usage(),
+        },
+        #[cfg(debug_assertions)]
+        (Some("--unjailed"), None) => serve(Entrance::unjailed),
         (Some("probe"), None) => report_probe(),
         (Some("--version"), None) => say(concat!("forkd-vmm ", env!("CARGO_PKG_VERSION"))),
-        _ => {
-            complain("usage: forkd-vmm (with a listening Unix socket as standard input) | probe | --version");
-            ExitCode::from(2)
-        }
+        _ => usage(),
     }
 }
 
-fn serve() -> ExitCode {
+fn usage() -> ExitCode {
+    complain(
+        "usage: forkd-vmm --uid N (from 65536, with a listening Unix socket as standard input) | probe | --version",
+    );
+    ExitCode::from(2)
+}
+
+fn serve(enter: impl FnOnce() -> Result<Entrance, JailError>) -> ExitCode {
     // A panic is a bug: the machine's state is unknown, so nothing of this process may go on.
     std::panic::set_hook(Box::new(|panic| {
         complain(&panic.to_string());
         std::process::abort();
     }));
-    match run() {
+    match run(enter) {
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&forkd_vmm::error::refusal(&error).message);
@@ -40,11 +57,16 @@ fn serve() -> ExitCode {
     }
 }
 
-fn run() -> Result<Exit, MonitorError> {
+fn run(enter: impl FnOnce() -> Result<Entrance, JailError>) -> Result<Exit, MonitorError> {
     forkd_vmm::priority::starting();
+    let files = HostFiles::open()?;
+    let entrance = enter()?;
+    // From here on this is the monitor.
     forkd_vmm::writer::never_wait();
-    let listener = std::io::stdin().as_fd().try_clone_to_owned().map_err(MonitorError::Events)?;
-    let mut monitor = Monitor::new(Host::open()?, UnixListener::from(listener))?;
+    let listener =
+        UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(MonitorError::Events)?);
+    let host = Host::new(files, entrance, &listener)?;
+    let mut monitor = Monitor::new(host, listener)?;
     let exit = monitor.run()?;
     monitor.leave_last_words(&exit);
     // The kernel takes the machine apart faster than its threads could be told to end.

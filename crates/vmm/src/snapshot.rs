@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use forkd_memory::PAGE_SIZE;
@@ -112,7 +113,7 @@ impl Machine {
             How::Flat => (self.write_flat(&data, table)?, None),
             How::Changed => (self.write_changes(&data, &table)?, None),
             How::Live { status, filter } => {
-                let proc_dir = self.proc_dir.try_clone().map_err(MonitorError::Events)?;
+                let proc_dir = Arc::clone(&self.proc_dir);
                 let job = Job { data, table, status, proc_dir, scratch: Scratch::default(), filter };
                 let pid = writer::fork(&self.ram, job).map_err(MonitorError::Fork)?;
                 (LayerStats::default(), Some(pid))

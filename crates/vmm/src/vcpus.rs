@@ -12,6 +12,7 @@ use std::time::Duration;
 use forkd_kvm::{End, IoHandler, Kicker, KvmError, Outcome, Vcpu, VcpuState};
 use vmm_sys_util::eventfd::EventFd;
 
+use crate::jail::Filter;
 use crate::priority;
 
 /// How long a vCPU may take to come out of the guest. Nothing but a host that does not schedule it takes long.
@@ -70,11 +71,16 @@ pub struct Vcpus {
 }
 
 impl Vcpus {
-    /// Gives each vCPU a thread; `ended` is signalled when one cannot go on.
+    /// Gives each vCPU a thread that is bound by `filter`; `ended` is signalled when one cannot go on.
     ///
     /// # Errors
     /// A thread could not be made.
-    pub fn start<H>(vcpus: Vec<Vcpu>, io: &Arc<H>, ended: EventFd) -> Result<Self, VcpuError>
+    pub fn start<H>(
+        vcpus: Vec<Vcpu>,
+        io: &Arc<H>,
+        ended: EventFd,
+        filter: Option<Arc<Filter>>,
+    ) -> Result<Self, VcpuError>
     where
         H: IoHandler + Send + Sync + 'static,
     {
@@ -84,8 +90,14 @@ impl Vcpus {
             let (commands, inbox) = channel();
             let (outbox, reports) = channel();
             let kicker = vcpu.kicker();
-            let (io, shared) = (io.clone(), shared.clone());
-            let body = move || serve(vcpu, &*io, &shared, &inbox, &outbox);
+            let (io, shared, filter) = (io.clone(), shared.clone(), filter.clone());
+            let body = move || {
+                priority::guest();
+                // Nothing of a guest runs on a thread that is not bound: its end is noticed when it is told to run.
+                if filter.is_none_or(|filter| filter.bind().is_ok()) {
+                    serve(vcpu, &*io, &shared, &inbox, &outbox);
+                }
+            };
             let builder = thread::Builder::new().name(format!("vcpu{index}")).stack_size(STACK_BYTES);
             builder.spawn(body).map_err(VcpuError::Spawn)?;
             threads.push(Thread { commands, reports, kicker, running: false });
@@ -165,7 +177,6 @@ fn serve(
     outbox: &Sender<Report>,
 ) {
     vcpu.attach();
-    priority::guest();
     while let Ok(command) = inbox.recv() {
         let report = match command {
             Command::Run => {

@@ -12,16 +12,15 @@ mod filter;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use forkd_memory::GuestRam;
 use forkd_memory::changed::Pagemap;
 use forkd_memory::writer::{Scratch, Written, write_changed};
 
 pub use self::filter::Filter;
-
-/// Longest line that a writer says.
-const LINE: usize = 128;
+use crate::line::Line;
 
 /// What a writer works with. Made before the fork, since the copy must not allocate.
 #[derive(Debug)]
@@ -32,8 +31,8 @@ pub struct Job {
     pub table: File,
     /// The pipe into which the writer says how it ended.
     pub status: File,
-    /// A directory descriptor of /proc.
-    pub proc_dir: File,
+    /// A directory of proc in which `self` is the process that looks.
+    pub proc_dir: Arc<OwnedFd>,
     /// Room to work in.
     pub scratch: Scratch,
     /// What it may ask of the kernel.
@@ -61,7 +60,8 @@ pub fn fork(ram: &GuestRam, job: Job) -> io::Result<u32> {
 }
 
 fn write_and_exit(ram: &GuestRam, mut job: Job) -> ! {
-    close_all_but([&job.data, &job.table, &job.status, &job.proc_dir].map(File::as_raw_fd));
+    let files = [&job.data, &job.table, &job.status].map(File::as_raw_fd);
+    close_all_but([files[0], files[1], files[2], job.proc_dir.as_raw_fd()]);
     let done = Pagemap::open(job.proc_dir.as_fd()).and_then(|pagemap| {
         job.filter.apply()?;
         let written = write_changed(ram, &pagemap, (&job.data, &job.table), &mut job.scratch);
@@ -69,7 +69,7 @@ fn write_and_exit(ram: &GuestRam, mut job: Job) -> ! {
         std::mem::forget(pagemap);
         written
     });
-    let mut line = Line { bytes: [0; LINE], length: 0 };
+    let mut line = Line::default();
     // A line that does not fit is cut, and then taken for none.
     let _ = match &done {
         Ok(Written { extents, pages }) => {
@@ -81,18 +81,18 @@ fn write_and_exit(ram: &GuestRam, mut job: Job) -> ! {
         }
     };
     // Nobody is left to be told where this fails.
-    let _ = io::Write::write_all(&mut &job.status, &line.bytes[..line.length]);
+    let _ = io::Write::write_all(&mut &job.status, line.bytes());
     // SAFETY: ends this process at once; nothing that the source shares with it is touched.
     unsafe { libc::_exit(i32::from(done.is_err())) }
 }
 
 /// Closes every other descriptor of this process.
-fn close_all_but(mut kept: [i32; 4]) {
+pub(crate) fn close_all_but(mut kept: [i32; 4]) {
     kept.sort_unstable();
     let mut from = 0;
     for fd in kept {
         close_range(from, fd - 1);
-        from = fd + 1;
+        from = from.max(fd + 1);
     }
     close_range(from, i32::MAX);
 }
@@ -101,20 +101,5 @@ fn close_range(first: i32, last: i32) {
     if first <= last {
         // SAFETY: this process is a copy that uses none of these descriptors again; the source keeps its own.
         unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-    }
-}
-
-/// A line of text that is made without allocating.
-struct Line {
-    bytes: [u8; LINE],
-    length: usize,
-}
-
-impl std::fmt::Write for Line {
-    fn write_str(&mut self, text: &str) -> std::fmt::Result {
-        let end = self.length + text.len();
-        self.bytes.get_mut(self.length..end).ok_or(std::fmt::Error)?.copy_from_slice(text.as_bytes());
-        self.length = end;
-        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use forkd_engine::{Bounds, Engine, EngineConfig};
+use forkd_engine::{Bounds, Engine, EngineConfig, UserRange};
 use forkd_protocol::control::CpuModel;
 use forkd_protocol::rest::{SnapshotTiming, Transfer};
 use forkd_store::{Below, SnapshotMeta, SnapshotRecord, Store};
@@ -42,7 +42,13 @@ impl Controller {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let libexec = folder.path().join("libexec");
-        let config = EngineConfig { root: root.clone(), libexec, bounds: Bounds::default(), waiting: 0 };
+        let config = EngineConfig {
+            root: root.clone(),
+            libexec,
+            bounds: Bounds::default(),
+            waiting: 0,
+            users: UserRange::default(),
+        };
         let url = runtime.block_on(async {
             let router = forkd_controller::router(Engine::open(config).await.unwrap());
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -5,6 +5,7 @@
 //! first monitor that comes, and its name is the mood; without one it is obedient.
 
 mod agent;
+mod lineage;
 
 use std::error::Error;
 use std::fs::File;
@@ -24,9 +25,13 @@ use forkd_testkit::written::table;
 type Anyhow<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Anyhow<()> {
+    if lineage::before_it_is_the_monitor()? {
+        return Ok(());
+    }
     let program = std::env::args_os().next().unwrap_or_default();
     let mood = take_mood(Path::new(&program).parent().unwrap_or(Path::new(".")));
     let listener = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    lineage::ready(&listener)?;
     let mut monitor = Monitor { mood, phase: Phase::Waiting, files: Vec::new() };
     loop {
         let mut connection = Connection::new(listener.accept()?.0);

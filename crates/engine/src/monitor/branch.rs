@@ -56,7 +56,8 @@ impl Launcher {
         let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: true, memory });
         match snapshotted(ask(dir, &request, &parcel.fds, self.bounds().write), self.store()) {
             // The sending end is the writer's alone from here on: its end is the end of the pipe.
-            Ok(told) => {
+            Ok(mut told) => {
+                told.writer = told.writer.and_then(|own| dir.noted_process()?.child(own));
                 Ok(Branched { told, dir: dir.clone(), writer: pipe.map(|(reader, _)| OwnedFd::from(reader)) })
             }
             Err(e) => {

@@ -72,6 +72,12 @@ pub enum MonitorError {
     /// The disk has no room for the machine that it was to write.
     #[error("the machine could not be written: {}: {}; free some and try again", .0.message, .1)]
     NoRoom(Refusal, Room),
+    /// It could not be jailed, or made no machine; its log says why.
+    #[error("the monitor did not come up: {0}")]
+    NotReady(String),
+    /// Every user of the range is some monitor's.
+    #[error("all users of the range are taken: widen FORKD_SANDBOX_UIDS, or end sandboxes")]
+    NoUser,
     /// It refused; its machine is as before.
     #[error("the monitor refused: {}", .0.message)]
     Refused(Refusal),
@@ -92,9 +98,11 @@ impl MonitorError {
     /// Who has to act.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Start { .. } | Self::Version { .. } | Self::Cgroup(CgroupError::Unavailable { .. }) => {
-                ErrorClass::HostUnfit
-            }
+            Self::NoUser => ErrorClass::Exhausted,
+            Self::Start { .. }
+            | Self::NotReady(_)
+            | Self::Version { .. }
+            | Self::Cgroup(CgroupError::Unavailable { .. }) => ErrorClass::HostUnfit,
             Self::Unbuildable(_) => ErrorClass::Caller,
             Self::NoRoom(..) => ErrorClass::Exhausted,
             Self::File { source, .. } | Self::Process(ProcessError::Open { source, .. }) => {

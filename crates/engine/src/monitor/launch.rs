@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,6 +24,7 @@ use tokio::sync::Notify;
 use super::pool::{Pool, Waiting};
 use super::process::Monitor;
 use super::rundir::{RunDir, RunFiles};
+use super::users::{User, Users};
 use super::{MonitorError, process};
 use crate::config::{Bounds, EngineConfig};
 use crate::fault;
@@ -33,8 +35,7 @@ pub(crate) struct Launcher {
     store: Store,
     cgroups: Cgroups,
     program: PathBuf,
-    /// `/proc`, for a monitor whose own root is empty.
-    proc_dir: File,
+    users: Arc<Users>,
     bounds: Bounds,
     /// The program that is known to speak our version, so that it is not asked at each fork.
     understood: Mutex<Option<ProgramId>>,
@@ -63,13 +64,12 @@ const CMDLINE: &str = "console=ttyS0 reboot=k panic=-1 quiet 8250.nr_uarts=1 pci
                        random.trust_cpu=on tsc=reliable no_timer_check";
 
 impl Launcher {
-    pub(crate) fn new(config: &EngineConfig, store: Store) -> Result<Self, std::io::Error> {
-        // A directory opened for reading is as good a handle as O_PATH for openat.
-        let proc_dir = File::open("/proc")?;
+    pub(crate) fn new(config: &EngineConfig, store: Store) -> Self {
         let (program, bounds) = (config.monitor(), config.bounds);
         let (understood, pool, refill) = (Mutex::default(), Pool::new(config.waiting), Arc::default());
         let cgroups = Cgroups::detect();
-        Ok(Self { store, cgroups, program, proc_dir, bounds, understood, pool, refill })
+        let users = Users::new(config.users);
+        Self { store, cgroups, program, users, bounds, understood, pool, refill }
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -234,15 +234,17 @@ impl Launcher {
     fn launch(&self, id: &SandboxId) -> Result<Monitor, MonitorError> {
         let dir = RunDir::new(self.store.create_run_dir(id)?);
         fault::at!("engine::launch::folder_made");
-        let process = match self.spawn(&dir) {
-            Ok(process) => process,
+        let started = self.users.take().ok_or(MonitorError::NoUser);
+        let (user, process) = match started.and_then(|user| self.spawn(&dir, user)) {
+            Ok(started) => started,
             Err(e) => {
                 self.store.remove_run_dir(id)?;
                 return Err(e);
             }
         };
         fault::at!("engine::launch::spawned");
-        let monitor = Monitor::new(id.clone(), process, self.store.clone(), self.bounds.end);
+        let mut monitor = Monitor::new(id.clone(), process, self.store.clone(), self.bounds.end);
+        monitor.set_user(Some(user));
         match monitor.dir().note_process(monitor.process()) {
             Ok(()) => Ok(monitor),
             Err(e) => {
@@ -252,24 +254,40 @@ impl Launcher {
         }
     }
 
-    fn spawn(&self, dir: &RunDir) -> Result<Process, MonitorError> {
+    /// Has a monitor made that is jailed and ready, and finds out which process it is.
+    fn spawn(&self, dir: &RunDir, user: User) -> Result<(User, Process), MonitorError> {
         let control = OwnedFd::from(dir.listen_control()?);
-        let log = dir.create_log()?;
-        // The command owns our copy of the control socket and drops it at the end of this function: if the
+        let (log, ending) = (dir.create_log()?, dir.create_ending()?);
+        // The command owns our copy of the control socket and drops it at the end of this statement: if the
         // monitor dies, the socket has no listener left and asking it fails at once.
-        let mut child = Command::new(&self.program)
+        let made = Command::new(&self.program)
+            .args(["--uid", &user.id().to_string()])
             .stdin(Stdio::from(control))
-            .stdout(Stdio::null())
+            .stdout(Stdio::from(ending))
             .stderr(Stdio::from(log))
             .env_clear()
             .process_group(0)
-            .spawn()
+            .status()
             .map_err(|source| MonitorError::Start { program: self.program.clone(), source })?;
-        Process::of_child(child.id()).map_err(|e| {
-            let _ = child.kill();
-            let _ = child.wait();
-            e.into()
-        })
+        if !made.success() {
+            return Err(MonitorError::NotReady(dir.log_end().unwrap_or_else(|| made.to_string())));
+        }
+        let connected = UnixStream::connect(dir.control());
+        let connection = connected.map_err(|e| MonitorError::file("connect to", &dir.control(), e))?;
+        match Process::of_listener(&connection) {
+            Ok(process) => Ok((user, process)),
+            Err(e) => {
+                stop_by_socket(dir, self.bounds.control);
+                Err(e.into())
+            }
+        }
+    }
+
+    /// Who a monitor is that was found again.
+    pub(crate) fn recognise(&self, monitor: &mut Monitor) -> Result<(), MonitorError> {
+        let user = self.users.found(monitor.process().user()?);
+        monitor.set_user(user);
+        Ok(())
     }
 
     /// Gives a monitor its name and its limit.
@@ -294,7 +312,6 @@ impl Launcher {
         parcel.add(FdRole::Disk { disk: 0, part: DiskPart::Top }, files.top.as_fd());
         parcel.add(FdRole::VsockListener, files.vsock.as_fd());
         parcel.add(FdRole::Console, files.console.as_fd());
-        parcel.add(FdRole::ProcDir, self.proc_dir.as_fd());
         parcel.add(FdRole::LastWords, files.last_words.as_fd());
     }
 }

@@ -1,7 +1,8 @@
 //! Monitors: one `forkd-vmm` process per machine.
 //!
-//! A monitor is started with its listening control socket as stdin and everything else by message. It outlives
-//! the engine on purpose: it is in its own process group, its sockets are found by path in its run folder, and
+//! A monitor is started with its listening control socket as stdin and everything else by message. What is started
+//! jails it: it is a descendant of that, as a user that no other monitor is, and found by asking the socket who listens.
+//! It outlives the engine on purpose: it is in its own process group, its sockets are found by path in its run folder, and
 //! the end of a control connection means nothing to it. So nothing here keeps a connection: each question is a
 //! connection of its own.
 
@@ -12,6 +13,7 @@ mod launch;
 mod pool;
 mod process;
 mod rundir;
+mod users;
 
 pub(crate) use branch::FrozenTop;
 pub use error::MonitorError;

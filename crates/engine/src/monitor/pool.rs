@@ -54,10 +54,10 @@ impl Pool {
     }
 
     /// Takes one in; it comes back where none is wanted any more.
-    pub(super) fn put(&self, waiting: Waiting) -> Result<(), Monitor> {
+    pub(super) fn put(&self, waiting: Waiting) -> Result<(), Box<Monitor>> {
         let mut state = self.lock();
         if state.closed || state.waiting.len() >= self.size {
-            return Err(waiting.monitor);
+            return Err(Box::new(waiting.monitor));
         }
         state.waiting.push(waiting);
         Ok(())

@@ -20,6 +20,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tracing::warn;
 
+use super::users::User;
 use super::{MonitorError, RunDir, ending};
 
 /// The versions of the control protocol that are spoken here.
@@ -36,6 +37,8 @@ pub(crate) struct Monitor {
     dir: RunDir,
     process: Arc<Process>,
     cgroup: Option<Cgroup>,
+    /// Who it is; none that we know of for one of an older forkd.
+    user: Option<User>,
     store: Store,
     /// How long the killed process may take to go.
     end_within: Duration,
@@ -52,7 +55,7 @@ impl Monitor {
     pub(super) fn new(id: SandboxId, process: Process, store: Store, end_within: Duration) -> Self {
         let dir = RunDir::new(store.run_dir(&id));
         let process = Arc::new(process);
-        Self { id, dir, process, cgroup: None, store, end_within, on_drop: OnDrop::Remove }
+        Self { id, dir, process, cgroup: None, user: None, store, end_within, on_drop: OnDrop::Remove }
     }
 
     /// One that was started before this controller.
@@ -71,6 +74,10 @@ impl Monitor {
 
     pub(super) fn set_cgroup(&mut self, leaf: Cgroup) -> &Cgroup {
         self.cgroup.insert(leaf)
+    }
+
+    pub(super) fn set_user(&mut self, user: Option<User>) {
+        self.user = user;
     }
 
     pub(super) fn id(&self) -> &SandboxId {
@@ -202,6 +209,7 @@ impl Drop for Monitor {
             dir: self.dir.clone(),
             process: Arc::clone(&self.process),
             cgroup: self.cgroup.take(),
+            user: self.user.take(),
             store: self.store.clone(),
             end_within: self.end_within,
             on_drop: OnDrop::Keep,

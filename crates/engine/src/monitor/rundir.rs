@@ -5,8 +5,11 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use forkd_host::process::{self, Process};
+use forkd_protocol::control::ProcessEnd;
 
 use super::MonitorError;
 use super::branch::FrozenTop;
@@ -15,6 +18,10 @@ use crate::ids::MAX_ID_LEN;
 
 /// Longest path of a Unix socket (`sun_path`, with its closing zero).
 const MAX_SOCKET_PATH: usize = 108;
+/// Most bytes of how a process ended.
+const MAX_ENDING: u64 = 256;
+/// How often a file is looked at that is about to be written.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Most bytes of a log that are handed out, from its end.
 const MAX_LOG_BYTES: u64 = 4 << 20;
 
@@ -82,6 +89,11 @@ impl RunDir {
 
     pub(crate) fn last_words(&self) -> PathBuf {
         self.path.join("last-words")
+    }
+
+    /// Where the reaper of the monitor notes how that ended.
+    fn ending(&self) -> PathBuf {
+        self.path.join("ending")
     }
 
     fn pid_file(&self) -> PathBuf {
@@ -183,12 +195,37 @@ impl RunDir {
         create(&self.monitor_log(), false)
     }
 
+    pub(crate) fn create_ending(&self) -> Result<File, MonitorError> {
+        create(&self.ending(), false)
+    }
+
+    /// How the process of the monitor ended. Its reaper notes that a moment after it has: waits, at most `bound`.
+    pub(crate) fn process_end(&self, bound: Duration) -> Option<ProcessEnd> {
+        let deadline = Instant::now() + bound;
+        loop {
+            let noted = tail(&self.ending(), MAX_ENDING).ok()?;
+            if noted.ends_with(b"\n") {
+                return serde_json::from_slice(&noted).ok();
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
     /// Notes which process belongs to this folder, for a controller that finds the folder but no row.
     pub(crate) fn note_process(&self, process: &Process) -> Result<(), MonitorError> {
         let path = self.pid_file();
         let boot = process::boot_id().map_err(|e| MonitorError::file("write", &path, e))?;
-        fs::write(&path, format!("{} {} {boot}\n", process.pid(), process.start_ticks()))
+        let (pid, ticks, user) = (process.pid(), process.start_ticks(), process.user()?);
+        fs::write(&path, format!("{pid} {ticks} {boot} {user}\n"))
             .map_err(|e| MonitorError::file("write", &path, e))
+    }
+
+    /// The user that the noted process is or was.
+    pub(crate) fn noted_user(&self) -> Option<u32> {
+        fs::read_to_string(self.pid_file()).ok()?.split_ascii_whitespace().nth(3)?.parse().ok()
     }
 
     /// The process that was noted, where it is still that one.
@@ -213,6 +250,7 @@ impl RunDir {
             self.control(),
             self.last_words(),
             self.pid_file(),
+            self.ending(),
         ])
     }
 

@@ -39,12 +39,6 @@ impl Life {
     }
 }
 
-fn kill_and_wait(pid: u32) {
-    let pid = Pid::from_raw(pid.cast_signed()).unwrap();
-    kill_process(pid, Signal::KILL).unwrap();
-    rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).unwrap();
-}
-
 #[test]
 fn what_runs_is_found_again_and_what_died_is_removed() {
     let house = House::new();

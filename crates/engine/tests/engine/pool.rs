@@ -5,7 +5,6 @@ use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
 use forkd_engine::{Engine, EngineConfig};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::support::*;
 
@@ -48,9 +47,7 @@ async fn one_that_died_waiting_is_passed_over() {
     let house = House::new();
     let engine = full(&house, 2).await;
     for pid in house.waiting() {
-        let pid = Pid::from_raw(pid.cast_signed()).unwrap();
-        kill_process(pid, Signal::KILL).unwrap();
-        waitpid(Some(pid), WaitOptions::empty()).unwrap();
+        kill_and_wait(pid);
     }
     let forked = fork_one(&engine).await;
     eventually(|| house.run_folders().len() == 3).await;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forkd_engine::{Bounds, Engine, EngineConfig, EngineError};
+use forkd_engine::{Bounds, Engine, EngineConfig, EngineError, UserRange};
 use forkd_host::process::Process;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{
@@ -84,7 +84,13 @@ impl House {
     }
 
     pub fn config(&self, bounds: Bounds) -> EngineConfig {
-        EngineConfig { root: self.root(), libexec: self.libexec(), bounds, waiting: 0 }
+        EngineConfig {
+            root: self.root(),
+            libexec: self.libexec(),
+            bounds,
+            waiting: 0,
+            users: UserRange::default(),
+        }
     }
 
     pub async fn open(&self, bounds: Bounds) -> Engine {
@@ -189,6 +195,18 @@ pub fn command(args: &[&str]) -> ExecRequest {
 
 pub async fn exec(engine: &Engine, id: &SandboxId, args: &[&str]) -> Result<ExecResponse, EngineError> {
     engine.exec(id, command(args)).await
+}
+
+/// Kills a monitor, whoever has to collect it.
+pub fn kill_and_wait(pid: u32) {
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    while is_running(pid) {
+        std::thread::yield_now();
+    }
 }
 
 pub fn is_running(pid: u32) -> bool {

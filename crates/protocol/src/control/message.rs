@@ -53,8 +53,6 @@ pub enum FdRole {
     ConsoleInput,
     /// A tap device that already has its name and address.
     Tap,
-    /// The directory /proc, so that pagemap can be reached from an empty root.
-    ProcDir,
     /// Where the monitor writes how it ended.
     LastWords,
     /// Output: machine state.
@@ -213,6 +211,22 @@ pub enum Exit {
     Stopped,
 }
 
+/// How the process of a monitor ended, as its reaper notes it in one line of JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "how", rename_all = "snake_case")]
+pub enum ProcessEnd {
+    /// By itself.
+    Exited {
+        /// Its exit code.
+        code: i32,
+    },
+    /// By a signal; `SIGSYS` is its filter's.
+    Killed {
+        /// The signal's number.
+        signal: i32,
+    },
+}
+
 /// Answer to [`Request::Status`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -254,7 +268,7 @@ pub struct Snapshotted {
     pub memory: LayerStats,
     /// The frozen top of each disk.
     pub disks: Vec<LayerStats>,
-    /// Process id of the writer, where one was forked off.
+    /// Process id of the writer, where one was forked off, as it is in the monitor's own pid namespace.
     #[serde(default)]
     pub writer: Option<u32>,
 }

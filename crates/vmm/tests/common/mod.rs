@@ -2,18 +2,19 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+mod jailed;
+
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use forkd_memory::extents::{Extent, read_table};
 use forkd_protocol::control::{
-    Boot, Connection, CpuModel, DiskPart, FdRole, LayerStats, MemoryMode, Refusal, Reply, Request, Restore,
-    Snapshot, Snapshotted, WriterEnd,
+    Boot, Connection, CpuModel, DiskPart, FdRole, LayerStats, MemoryMode, ProcessEnd, Refusal, Reply,
+    Request, Restore, Snapshot, Snapshotted, WriterEnd,
 };
 use forkd_testkit::tiny;
 
@@ -29,7 +30,7 @@ pub(crate) struct Monitor {
     pub(crate) control: Connection,
     pub(crate) console: UnixStream,
     pub(crate) last_words: PathBuf,
-    child: Child,
+    process: jailed::Process,
     dir: tempfile::TempDir,
 }
 
@@ -47,14 +48,11 @@ impl Monitor {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_forkd-vmm"))
-            .stdin(Stdio::from(OwnedFd::from(listener)))
-            .spawn()
-            .unwrap();
+        let process = jailed::start(listener, dir.path());
         let control = Connection::new(UnixStream::connect(&path).unwrap());
         control.set_timeout(Some(patience())).unwrap();
         let (console, _) = UnixStream::pair().unwrap();
-        Self { control, console, last_words: dir.path().join("last-words"), child, dir }
+        Self { control, console, last_words: dir.path().join("last-words"), process, dir }
     }
 
     pub(crate) fn boot(&mut self, code: &[u8]) -> Result<(), Refusal> {
@@ -210,9 +208,20 @@ impl Monitor {
         self.restore_with(saved, run)
     }
 
+    /// The process of one of its writers, which it knows by its own namespace's number.
+    pub(crate) fn writer(&self, branch: &Saved) -> u32 {
+        let told = branch.stats.writer.unwrap();
+        self.offspring().into_iter().find(|&pid| jailed::own_number(pid) == Some(told)).unwrap()
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Processes that the monitor started and that are still there, dead ones among them.
     pub(crate) fn offspring(&self) -> Vec<u32> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.pid())).unwrap();
         let lists = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap());
         lists
             .flat_map(|list| list.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
@@ -257,7 +266,7 @@ impl Monitor {
 
     /// Waits for the process to end and reads its last words.
     pub(crate) fn end(mut self) -> (bool, String) {
-        let ok = self.child.wait().unwrap().success();
+        let ok = self.process.wait() == Some(ProcessEnd::Exited { code: 0 });
         (ok, std::fs::read_to_string(&self.last_words).unwrap_or_default())
     }
 
@@ -277,7 +286,6 @@ impl Monitor {
             (FdRole::VsockListener, vsock.into()),
             (FdRole::Console, theirs.try_clone().unwrap().into()),
             (FdRole::ConsoleInput, theirs.into()),
-            (FdRole::ProcDir, File::open("/proc").unwrap().into()),
             (FdRole::LastWords, File::create(&self.last_words).unwrap().into()),
         ]
     }
@@ -299,13 +307,6 @@ impl Saved {
     pub(crate) fn own_pages(&self) -> Vec<Extent> {
         let pages = self.memory.metadata().unwrap().len() / 4096;
         read_table(&mut copy(&self.memory_extents), pages).unwrap()
-    }
-}
-
-impl Drop for Monitor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

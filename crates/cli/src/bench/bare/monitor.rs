@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use forkd_host::process::Process;
 use forkd_protocol::control::{
     Boot, Connection, ControlError, CpuModel, FdRole, MemoryMode, Reply, Request, Restore, Snapshot,
     Snapshotted,
@@ -23,6 +24,10 @@ use crate::machine;
 
 /// How long a monitor may take to answer, and a guest to say something.
 const PATIENCE: Duration = Duration::from_secs(180);
+/// Who monitors of a benchmark are, one after the other: nobody whom a controller makes one.
+const FIRST_USER: u32 = 1_200_000_000;
+/// Far more than there are at once.
+const USERS: u32 = 1_000_000;
 /// How often a wait looks whether it is to stop.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 /// Most that a guest may say before it is given up.
@@ -34,16 +39,18 @@ pub(super) struct Workshop {
     folder: PathBuf,
     program: PathBuf,
     log: File,
-    proc_dir: File,
     stop: Stop,
     restored: AtomicU64,
+    started: AtomicU32,
 }
 
 /// A monitor; it ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Monitor<'a> {
     workshop: &'a Workshop,
+    /// What is started, and ends once the monitor is ready.
     child: Child,
+    process: Option<Process>,
     name: String,
     console: UnixStream,
     /// The monitor's end of the console, until it is handed over.
@@ -56,8 +63,8 @@ impl Workshop {
     pub(super) fn new(folder: &Path, program: PathBuf, stop: Stop) -> Result<Self, CliError> {
         let log = folder.join("monitors.log");
         let log = File::create(&log).map_err(|e| CliError::io(format!("making {}", log.display()), e))?;
-        let proc_dir = File::open("/proc").map_err(|e| CliError::io("opening /proc", e))?;
-        Ok(Self { folder: folder.to_owned(), program, log, proc_dir, stop, restored: AtomicU64::new(0) })
+        let (restored, started) = (AtomicU64::new(0), AtomicU32::new(0));
+        Ok(Self { folder: folder.to_owned(), program, log, stop, restored, started })
     }
 
     /// Starts a monitor, which waits to be told what to do. A monitor of that name must have ended.
@@ -68,6 +75,7 @@ impl Workshop {
         let (console, far_end) = UnixStream::pair().map_err(failed)?;
         console.set_nonblocking(true).map_err(failed)?;
         let child = Command::new(&self.program)
+            .args(["--uid", &self.user().to_string()])
             .stdin(Stdio::from(OwnedFd::from(listener)))
             .stdout(Stdio::null())
             .stderr(self.log.try_clone().map_err(failed)?)
@@ -75,7 +83,7 @@ impl Workshop {
             .spawn()
             .map_err(failed)?;
         let (name, far_end) = (name.to_owned(), Some(far_end));
-        Ok(Monitor { workshop: self, child, name, console, far_end, said: Vec::new() })
+        Ok(Monitor { workshop: self, child, process: None, name, console, far_end, said: Vec::new() })
     }
 
     fn listen(&self, name: &str) -> Result<UnixListener, CliError> {
@@ -88,6 +96,11 @@ impl Workshop {
         self.folder.join(name)
     }
 
+    /// Who the next monitor is: nobody else, as long as it lives.
+    fn user(&self) -> u32 {
+        FIRST_USER + self.started.fetch_add(1, Ordering::Relaxed) % USERS
+    }
+
     /// A generation id that no other machine of this run was given.
     fn generation(&self) -> [u8; 16] {
         let number = self.restored.fetch_add(1, Ordering::Relaxed);
@@ -96,9 +109,27 @@ impl Workshop {
 }
 
 impl Monitor<'_> {
-    /// Its process.
+    /// Its process, once it was spoken to.
     pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.as_ref().map_or(0, Process::pid)
+    }
+
+    /// Waits until the monitor is there, and finds out which process it is.
+    fn arrive(&mut self) -> Result<(), CliError> {
+        if self.process.is_some() {
+            return Ok(());
+        }
+        let failed = |e| CliError::io(format!("starting {}", self.name), e);
+        self.child.wait().map_err(failed)?;
+        let connected = UnixStream::connect(self.workshop.file(&self.name)).ok();
+        self.process = connected.and_then(|connection| Process::of_listener(&connection).ok());
+        match &self.process {
+            Some(_) => Ok(()),
+            None => {
+                let message = format!("{} did not come up{}", self.name, self.traces());
+                Err(CliError::local(ErrorClass::Internal, message))
+            }
+        }
     }
 
     /// Waits until it is there and has done what it does before it is told anything.
@@ -193,7 +224,10 @@ impl Monitor<'_> {
 
     /// Ends the process without waiting for it to be gone.
     pub(super) fn kill(&mut self) {
-        let _ = self.child.kill();
+        let _ = match &self.process {
+            Some(process) => process.kill().map_err(io::Error::other),
+            None => self.child.kill(),
+        };
     }
 
     /// Takes in what the guest says; false where nobody is there any more.
@@ -225,7 +259,6 @@ impl Monitor<'_> {
             (FdRole::VsockListener, vsock.as_fd()),
             (FdRole::Console, far_end.as_fd()),
             (FdRole::ConsoleInput, far_end.as_fd()),
-            (FdRole::ProcDir, self.workshop.proc_dir.as_fd()),
             (FdRole::LastWords, words.as_fd()),
         ];
         let (roles, fds): (Vec<_>, Vec<_>) = files.iter().chain(&own).copied().unzip();
@@ -236,6 +269,7 @@ impl Monitor<'_> {
     }
 
     fn call(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Result<Reply, CliError> {
+        self.arrive()?;
         let conversed = UnixStream::connect(self.workshop.file(&self.name))
             .map_err(ControlError::from)
             .map(Connection::new)
@@ -279,6 +313,9 @@ impl Drop for Monitor<'_> {
     fn drop(&mut self) {
         self.kill();
         let _ = self.child.wait();
+        if let Some(process) = &self.process {
+            let _ = process.ended_within(PATIENCE);
+        }
         for suffix in ["", ".vsock", ".words"] {
             let _ = fs::remove_file(self.workshop.file(&format!("{}{suffix}", self.name)));
         }
