@@ -1,17 +1,18 @@
 //! The facade: one method per verb.
 
 use std::future::Future;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
+use forkd_host::jail::Facts;
 use forkd_host::memory::memory_use;
 use forkd_protocol::guest::{Evaluated, Executed, Health, PATH_EVAL, PATH_EXEC, PATH_HEALTH};
 use forkd_protocol::names::{ImageName, KernelName, SandboxId, Tag};
 use forkd_protocol::rest::{
     BranchRequest, CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, ExecRequest, ExecResponse,
-    ImageInfo, KernelInfo, PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
+    ImageInfo, JailReport, KernelInfo, PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
 };
 use forkd_store::Store;
 use http::{Request, Response};
@@ -29,7 +30,7 @@ use crate::ids::Ids;
 use crate::monitor::{Launcher, NOTICE_END_WITHIN, check_root};
 use crate::refill::keep_filled;
 use crate::sandbox::{Command, Handle, Registry, SandboxError, Surroundings};
-use crate::{adopt, branch, fork, snapshot};
+use crate::{adopt, branch, fork, jail, snapshot};
 
 /// Sandboxes, snapshots, images and kernels of one store. Cheap to clone. Dropping the last clone lets go of the
 /// sandboxes, which run on; the next engine that opens the store finds them again.
@@ -128,6 +129,11 @@ impl Engine {
         self.shared.registry.infos()
     }
 
+    /// How many sandboxes ended, since this engine was opened, because a filter of system calls killed their monitor.
+    pub fn killed_by_filter(&self) -> u64 {
+        self.shared.registry.killed_by_filter()
+    }
+
     /// One sandbox.
     pub fn sandbox(&self, id: &SandboxId) -> Result<SandboxInfo, EngineError> {
         Ok(self.find(id)?.view.borrow().info.clone())
@@ -205,19 +211,40 @@ impl Engine {
 
     /// What a sandbox uses right now.
     pub async fn stats(&self, id: &SandboxId) -> Result<SandboxStats, EngineError> {
-        let handle = self.running(id)?;
-        let pid = handle.view.borrow().info.pid.unwrap_or_default();
         // Layers and views; nothing else below the root is mapped.
         let root = self.root().to_owned();
-        let used =
-            blocking(move || memory_use(pid, &root)).await?.map_err(|e| unreadable(id, "memory use", &e))?;
-        // The pid was its own while it was read, since it is not reaped before it is shown as ended.
-        handle.check_running()?;
+        let (_, used) = self.look_at(id, "memory use", move |pid| memory_use(pid, &root)).await?;
         Ok(SandboxStats {
             monitor_private_bytes: used.monitor_private,
             guest_private_bytes: used.guest_private,
             guest_shared_bytes: used.guest_shared,
         })
+    }
+
+    /// How its monitor is jailed right now.
+    pub async fn jail(&self, id: &SandboxId) -> Result<JailReport, EngineError> {
+        let (pid, facts) = self.look_at(id, "jail", Facts::of).await?;
+        Ok(jail::judge(id.as_str(), pid, &facts))
+    }
+
+    /// What can be read of the process of a running sandbox, and which one that is.
+    async fn look_at<T: Send + 'static>(
+        &self,
+        id: &SandboxId,
+        what: &'static str,
+        look: impl FnOnce(u32) -> io::Result<T> + Send + 'static,
+    ) -> Result<(u32, T), EngineError> {
+        let handle = self.running(id)?;
+        let dir = handle.dir.clone();
+        let looking = blocking(move || {
+            let process = dir.noted_process().ok_or(io::ErrorKind::NotFound)?;
+            let seen = look(process.pid())?;
+            // Its number was its own while it was looked at, since it is now.
+            if process.is_alive() { Ok((process.pid(), seen)) } else { Err(io::ErrorKind::NotFound.into()) }
+        });
+        let seen = looking.await?;
+        handle.check_running()?;
+        Ok(seen.map_err(|e| unreadable(id, what, &e))?)
     }
 
     /// Boots an image, warms it up, freezes it under a tag. `progress` is told what is being done. Dropping the

@@ -32,6 +32,7 @@ mod fork;
 mod guest;
 mod identity;
 mod ids;
+mod jail;
 mod monitor;
 mod pause;
 mod refill;

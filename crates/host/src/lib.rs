@@ -3,6 +3,7 @@
 //! * [`process`]: a handle on a process that can never mean a stranger;
 //! * [`cpu`]: which processor it is;
 //! * [`cgroup`]: limits and accounting, one leaf per sandbox;
+//! * [`jail`]: what a process is allowed and what it holds;
 //! * [`memory`]: what a monitor costs, apart from what its guest costs;
 //! * [`seccomp`]: which system call a process was killed for.
 
@@ -10,6 +11,7 @@
 
 pub mod cgroup;
 pub mod cpu;
+pub mod jail;
 pub mod memory;
 pub mod process;
 pub mod seccomp;

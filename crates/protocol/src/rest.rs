@@ -4,6 +4,7 @@
 
 mod bundle;
 mod chain;
+mod jail;
 mod refresh;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ pub use self::chain::{
     CollectGarbage, CompactSnapshot, Damage, GarbageItem, GarbageReport, LayerInfo, RemoveSnapshot,
     SnapshotInfoDetail, VerifyReport, VerifySnapshots,
 };
+pub use self::jail::{JailCheck, JailReport};
 pub use self::refresh::RefreshSnapshot;
 use crate::control::CpuModel;
 

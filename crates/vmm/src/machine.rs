@@ -40,7 +40,7 @@ pub struct Host {
     /// A directory of proc in which `self` is the process that looks.
     proc_dir: Arc<OwnedFd>,
     /// What binds the threads of a machine.
-    pub(crate) rules: Rules,
+    rules: Rules,
     /// What this host can show a guest.
     supported: CpuId,
     /// Made while nobody waits for it.
@@ -88,6 +88,11 @@ impl Host {
         let proc_dir = entrance.proc_dir();
         let rules = entrance.shut(listener)?;
         Ok(Self { hypervisor, entropy, proc_dir, rules, supported, blank })
+    }
+
+    /// What binds its threads.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
     }
 
     /// A machine with `ram`, and its first vCPU. One after a machine that could not be made is made anew.

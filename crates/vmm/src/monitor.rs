@@ -163,7 +163,7 @@ impl Monitor {
                 let handed = Handed::new(&boot.roles, descriptors)?;
                 let mut machine = Machine::boot(&mut self.host, &boot, handed)?;
                 self.adopt(&machine)?;
-                self.host.rules.bind_serving().map_err(MonitorError::Bind)?;
+                self.host.rules().bind_serving().map_err(MonitorError::Bind)?;
                 machine.resume()?;
                 self.machine = Some(machine);
             }
@@ -172,7 +172,7 @@ impl Monitor {
                 let handed = Handed::new(&restore.roles, descriptors)?;
                 let mut machine = Machine::restore(&mut self.host, &restore, handed)?;
                 self.adopt(&machine)?;
-                self.host.rules.bind_serving().map_err(MonitorError::Bind)?;
+                self.host.rules().bind_serving().map_err(MonitorError::Bind)?;
                 if restore.run {
                     machine.resume()?;
                 }

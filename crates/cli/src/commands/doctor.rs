@@ -1,7 +1,9 @@
 //! `forkd doctor`.
 
+use forkd_protocol::names::SandboxId;
 use tokio::task::block_in_place;
 
+use super::doctor_jail;
 use crate::context::Context;
 use crate::error::CliError;
 use crate::host::{self, Report, Verdict};
@@ -12,10 +14,19 @@ const EXIT_UNFIT: u8 = 6;
 
 /// Look at this computer, item by item: what forkd finds, and how to get what is missing.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  forkd doctor\n  forkd doctor --json | jq -r .way")]
-pub(crate) struct Args {}
+#[command(
+    after_help = "Example:\n  forkd doctor\n  forkd doctor --json | jq -r .way\n  forkd doctor --jail sb-6a2f-0001"
+)]
+pub(crate) struct Args {
+    /// Look at how the monitor of this sandbox is jailed, instead
+    #[arg(long, value_name = "ID")]
+    jail: Option<SandboxId>,
+}
 
-pub(crate) async fn run(_args: Args, context: &Context) -> Result<u8, CliError> {
+pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
+    if let Some(id) = &args.jail {
+        return doctor_jail::run(id, context).await;
+    }
     let report = block_in_place(host::look);
     context.ui.show(&report, render);
     Ok(if report.way.is_some() { 0 } else { EXIT_UNFIT })

@@ -6,6 +6,7 @@ mod bench_chain;
 pub(crate) mod branch;
 mod completions;
 mod doctor;
+mod doctor_jail;
 mod eval;
 mod exec;
 pub(crate) mod fork;

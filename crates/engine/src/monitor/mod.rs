@@ -16,6 +16,7 @@ mod rundir;
 mod users;
 
 pub(crate) use branch::FrozenTop;
+pub(crate) use ending::KILLED_BY_FILTER;
 pub use error::MonitorError;
 pub(crate) use launch::{Launcher, ParentPlan, stop_by_socket};
 pub(crate) use process::{Monitor, NOTICE_END_WITHIN, Watch};

@@ -1,6 +1,7 @@
 //! Where everybody but the task itself finds a sandbox.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forkd_protocol::error::chain;
@@ -12,7 +13,7 @@ use tracing::warn;
 use super::{Command, Life, SandboxError, Turns};
 use crate::config::Bounds;
 use crate::guest::{Guest, GuestError};
-use crate::monitor::RunDir;
+use crate::monitor::{KILLED_BY_FILTER, RunDir};
 
 /// How many ids of removed sandboxes are remembered, so that removing one again succeeds.
 const REMEMBERED: usize = 4096;
@@ -42,6 +43,8 @@ pub(crate) struct Handle {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     known: Mutex<Known>,
+    /// How many sandboxes ended because a filter of system calls killed their monitor.
+    killed_by_filter: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +54,17 @@ struct Known {
 }
 
 impl Registry {
+    /// Takes note of why one ended by itself.
+    pub(super) fn count_end(&self, reason: &str) {
+        if reason.starts_with(KILLED_BY_FILTER) {
+            self.killed_by_filter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn killed_by_filter(&self) -> u64 {
+        self.killed_by_filter.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn insert(&self, handle: Handle) {
         self.lock().sandboxes.insert(handle.id.clone(), handle);
     }

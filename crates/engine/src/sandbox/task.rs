@@ -314,6 +314,9 @@ impl Task {
         });
         let (monitor, reason, freed) = burying.await?;
         info!(sandbox = %self.id, reason, "ended by itself");
+        if let Some(registry) = self.around.registry.upgrade() {
+            registry.count_end(&reason);
+        }
         if let Err(e) = freed {
             warn!(sandbox = %self.id, error = e, "leftovers of an ended sandbox could not be removed");
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use forkd_engine::{Engine, EngineError};
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::SandboxInfo;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 use tokio::runtime::Runtime;
 
 use crate::support::*;

@@ -7,6 +7,7 @@ mod adopt;
 mod branch;
 mod fork;
 mod guest;
+mod jail;
 mod pause;
 mod pool;
 mod refresh;

@@ -67,6 +67,11 @@ fn open(pid: u32) -> OwnedFd {
     pidfd_open(Pid::from_raw(pid.cast_signed()).unwrap(), PidfdFlags::empty()).unwrap()
 }
 
+/// Ends some process.
+pub(crate) fn kill(pid: u32) {
+    let _ = pidfd_send_signal(open(pid), Signal::KILL);
+}
+
 /// What a process is called in the innermost pid namespace that it is in.
 pub(crate) fn own_number(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -76,6 +81,20 @@ pub(crate) fn own_number(pid: u32) -> Option<u32> {
 impl Process {
     pub(crate) fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Whom it is jailed as.
+    pub(crate) fn user(&self) -> u32 {
+        std::os::unix::fs::MetadataExt::uid(&fs::metadata(format!("/proc/{}", self.pid)).unwrap())
+    }
+
+    /// Processes that it started and that are still there, dead ones among them.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).unwrap();
+        let lists = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap());
+        lists
+            .flat_map(|list| list.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .collect()
     }
 
     pub(crate) fn kill(&self) {

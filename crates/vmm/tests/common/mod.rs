@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-mod jailed;
+pub(crate) mod jailed;
 
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
@@ -221,11 +221,7 @@ impl Monitor {
 
     /// Processes that the monitor started and that are still there, dead ones among them.
     pub(crate) fn offspring(&self) -> Vec<u32> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.process.pid())).unwrap();
-        let lists = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("children")).unwrap());
-        lists
-            .flat_map(|list| list.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-            .collect()
+        self.process.children()
     }
 
     /// Waits until no writer is left, not even a dead one.
