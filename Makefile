@@ -4,7 +4,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)/x86_64-unknown-linux-gnu/release
 FORKD := $(TARGET)/forkd
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test soak bench check
+.PHONY: help deps build demo test soak fuzz bench check
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
@@ -25,6 +25,10 @@ test: deps ## every test there is, each class counted
 
 soak: deps ## the same tests with the large counts
 	@packaging/run-tests.py --soak monitor machine e2e
+
+SECONDS := 60
+fuzz: deps ## random guests, files and messages for SECONDS=60
+	@packaging/fuzz.sh $(SECONDS)
 
 bench: build ## times and memory of forks, on this computer or in the machine
 	@if $(FORKD) machine status >/dev/null 2>&1; then $(FORKD) machine start; fi

@@ -24,7 +24,11 @@ pub mod block;
 pub mod bus;
 pub mod console;
 pub mod faults;
+#[cfg(test)]
+mod fuzz;
 pub mod i8042;
+#[cfg(test)]
+mod lies;
 pub mod net;
 pub mod rng;
 pub mod serial;

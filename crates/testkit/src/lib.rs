@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod fault;
+pub mod fuzz;
 pub mod guard;
 pub mod room;
 pub mod tiny;
