@@ -103,11 +103,25 @@ fn threads(proc: &Path) -> io::Result<BTreeMap<String, (u32, u32)>> {
         let entry = entry?;
         // One that has just ended has nothing to show.
         let Ok(status) = Status::read(&entry.path()) else { continue };
+        if is_kernels(&entry.path()) {
+            continue;
+        }
         let first = |key| status.numbers(key).first().copied().unwrap_or(0);
         let name = format!("{} {}", status.value("Name"), entry.file_name().display());
         threads.insert(name, (first("Seccomp"), first("Seccomp_filters")));
     }
     Ok(threads)
+}
+
+/// Whether a thread runs nothing but the kernel's own code (`PF_USER_WORKER`, Linux 6.3), as one of KVM's does that
+/// belongs to the process. It never asks for anything.
+fn is_kernels(task: &Path) -> bool {
+    const USER_WORKER: u64 = 0x4000;
+    let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    // Field 9; the name is field 2.
+    let flags = after_name.split_ascii_whitespace().nth(9 - 3).and_then(|flags| flags.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & USER_WORKER != 0)
 }
 
 fn descriptors(proc: &Path) -> io::Result<BTreeMap<String, usize>> {

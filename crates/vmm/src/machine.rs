@@ -74,19 +74,21 @@ impl HostFiles {
 }
 
 impl Host {
-    /// Makes what needs the rights of the one that started this process, and then gives them up. KVM ties a machine to
-    /// the memory of the process that makes it, so this is the monitor's own work.
+    /// Gives up the rights of the one that started this process, makes what all machines need, and shuts the jail. KVM
+    /// ties a machine to the memory of the process that makes it, so this is the monitor's own work.
     ///
     /// # Errors
     /// KVM refuses, or the jail cannot be shut.
     pub fn new(files: HostFiles, entrance: Entrance, listener: &UnixListener) -> Result<Self, MonitorError> {
         let HostFiles { kvm, entropy } = files;
+        let proc_dir = entrance.proc_dir();
+        // Before KVM: it may give a process that makes a machine a thread, and one with threads cannot do this.
+        let inside = entrance.drop_rights()?;
         let hypervisor = Hypervisor::new(kvm)?;
         let supported = hypervisor.supported_cpuid()?;
         // Where it cannot be made now, whoever asks for a machine is told why.
         let blank = Blank::new(&hypervisor).ok();
-        let proc_dir = entrance.proc_dir();
-        let rules = entrance.shut(listener)?;
+        let rules = inside.shut(listener)?;
         Ok(Self { hypervisor, entropy, proc_dir, rules, supported, blank })
     }
 

@@ -26,6 +26,7 @@ mod eval;
 mod exec;
 mod hygiene;
 mod identity;
+mod jail;
 mod life;
 mod memory;
 mod pause;

@@ -4,7 +4,7 @@
 //!  forkd-vmm (started by the engine, privileged)
 //!    │ leaves every namespace and the host's files behind, then only waits for the monitor to be ready and ends
 //!    └─▶ reaper: process 1 of the pid namespace; notes how the monitor ended, reaps writers, ends with the last one
-//!          └─▶ monitor: opens its machine, becomes a user of its own without any right, binds itself by a filter
+//!          └─▶ monitor: becomes a user of its own without any right, makes its machine, binds itself by a filter
 //!                └─▶ writers of live branches
 //! ```
 //!
@@ -118,14 +118,31 @@ impl Entrance {
         Arc::clone(&self.proc_dir)
     }
 
-    /// Shuts the door: the calling process has no rights from here on, and listens as what it is now.
+    /// Gives every right up; the calling process has one thread. What it may ask of the kernel is not bound yet.
+    ///
+    /// # Errors
+    /// The kernel's refusal of a step.
+    pub fn drop_rights(self) -> Result<Inside, JailError> {
+        if let Some(jail) = &self.jail {
+            privileges::drop_all(jail.id)?;
+        }
+        Ok(Inside(self))
+    }
+}
+
+/// A monitor without any right, whose machine may be made.
+#[derive(Debug)]
+pub struct Inside(Entrance);
+
+impl Inside {
+    /// Shuts the door: the calling process is bound by its filter from here on, and listens as what it is now.
     ///
     /// # Errors
     /// The kernel's refusal of a step.
     pub fn shut(self, listener: &UnixListener) -> Result<Rules, JailError> {
-        let Some(mut jail) = self.jail else { return Ok(Rules::none()) };
-        let rules = Rules::new(self.proc_dir.as_raw_fd())?;
-        privileges::drop_all(jail.id)?;
+        let Entrance { proc_dir, jail } = self.0;
+        let Some(mut jail) = jail else { return Ok(Rules::none()) };
+        let rules = Rules::new(proc_dir.as_raw_fd())?;
         rustix::net::listen(listener, BACKLOG).step("listen anew")?;
         jail.ready.write_all(b"!").step("tell that the monitor is ready")?;
         drop(jail.ready);
