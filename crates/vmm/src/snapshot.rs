@@ -15,10 +15,11 @@ use forkd_protocol::control::{FdRole, LayerStats, MemoryMode, Snapshot, Snapshot
 
 use crate::error::MonitorError;
 use crate::handed::Handed;
+use crate::jail::Filter;
 use crate::machine::Machine;
 use crate::state::MachineState;
 use crate::statefile::{self, StateFileError};
-use crate::writer::{self, Filter, Job};
+use crate::writer::{self, Job};
 
 /// Where a snapshot goes. All of it is there before the machine is touched.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl Outputs {
             MemoryMode::Flat => How::Flat,
             MemoryMode::Changed => How::Changed,
             MemoryMode::Live => {
-                How::Live { status: handed.file(FdRole::WriterStatus)?, filter: Filter::new()? }
+                How::Live { status: handed.file(FdRole::WriterStatus)?, filter: writer::of_writer()? }
             }
         };
         Ok(Self {

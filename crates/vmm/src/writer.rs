@@ -19,7 +19,8 @@ use forkd_memory::GuestRam;
 use forkd_memory::changed::Pagemap;
 use forkd_memory::writer::{Scratch, Written, write_changed};
 
-pub use self::filter::Filter;
+pub use self::filter::of_writer;
+use crate::jail::Filter;
 use crate::line::Line;
 
 /// What a writer works with. Made before the fork, since the copy must not allocate.
@@ -63,7 +64,7 @@ fn write_and_exit(ram: &GuestRam, mut job: Job) -> ! {
     let files = [&job.data, &job.table, &job.status].map(File::as_raw_fd);
     close_all_but([files[0], files[1], files[2], job.proc_dir.as_raw_fd()]);
     let done = Pagemap::open(job.proc_dir.as_fd()).and_then(|pagemap| {
-        job.filter.apply()?;
+        job.filter.bind()?;
         let written = write_changed(ram, &pagemap, (&job.data, &job.table), &mut job.scratch);
         // The end of the process closes it; the filter allows nobody to.
         std::mem::forget(pagemap);

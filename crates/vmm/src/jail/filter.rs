@@ -100,6 +100,11 @@ impl Filter {
         Self::new(calls, SeccompAction::KillProcess, SeccompAction::Allow)
     }
 
+    /// `calls`, whatever their arguments, and nothing else.
+    pub(crate) fn only(calls: &[i64]) -> Result<Self, BackendError> {
+        Self::allowing(Calls::default().all(calls))
+    }
+
     fn new(calls: Calls, else_: SeccompAction, matched: SeccompAction) -> Result<Self, BackendError> {
         Ok(Self(SeccompFilter::new(calls.0, else_, matched, TargetArch::x86_64)?.try_into()?))
     }
@@ -169,7 +174,7 @@ impl Rules {
 
 /// What a reaper is bound by.
 pub(super) fn of_reaper() -> Result<Filter, BackendError> {
-    Filter::allowing(Calls::default().all(&REAPER))
+    Filter::only(&REAPER)
 }
 
 fn building(proc_dir: RawFd) -> Result<Calls, BackendError> {

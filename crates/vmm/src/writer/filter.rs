@@ -1,9 +1,8 @@
 //! What a writer may ask of the kernel. Source: Documentation/userspace-api/seccomp_filter.rst.
 
-use std::collections::BTreeMap;
-use std::io;
+use seccompiler::BackendError;
 
-use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use crate::jail::Filter;
 
 /// Reading the page map, writing data, table and status, ending.
 const ALLOWED: [i64; 6] = [
@@ -16,29 +15,12 @@ const ALLOWED: [i64; 6] = [
     libc::SYS_rt_sigreturn,
 ];
 
-/// A program of the kernel's filter; made before the fork, since making it allocates.
-#[derive(Debug)]
-pub struct Filter(BpfProgram);
-
-impl Filter {
-    /// Everything but what a writer does ends its process.
-    ///
-    /// # Errors
-    /// The rules make no program, which is a mistake in them.
-    pub fn new() -> Result<Self, BackendError> {
-        let rules: BTreeMap<_, _> = ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
-        let filter =
-            SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, TargetArch::x86_64)?;
-        Ok(Self(filter.try_into()?))
-    }
-
-    /// Binds the calling thread for the rest of its life. Allocates nothing.
-    pub(super) fn apply(&self) -> io::Result<()> {
-        seccompiler::apply_filter(&self.0).map_err(|e| match e {
-            seccompiler::Error::Prctl(e) | seccompiler::Error::Seccomp(e) => e,
-            _ => io::ErrorKind::InvalidInput.into(),
-        })
-    }
+/// Everything but what a writer does ends its process. Made before the fork, since making it allocates.
+///
+/// # Errors
+/// The rules make no program, which is a mistake in them.
+pub fn of_writer() -> Result<Filter, BackendError> {
+    Filter::only(&ALLOWED)
 }
 
 #[cfg(test)]
@@ -54,7 +36,7 @@ mod tests {
     #[test]
     fn a_writer_that_does_anything_else_is_ended() {
         if std::env::var_os(BREAK).is_some() {
-            Filter::new().unwrap().apply().unwrap();
+            of_writer().unwrap().bind().unwrap();
             let _ = std::fs::read("/proc/self/status");
             return;
         }
