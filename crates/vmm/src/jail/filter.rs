@@ -38,20 +38,18 @@ const ANY_THREAD: [i64; 21] = [
     libc::SYS_close,
 ];
 
-/// Serving devices and the engine, and writing a machine out.
-const EVENT_LOOP: [i64; 28] = [
-    // A copy of the process does that first.
-    libc::SYS_set_robust_list,
-    libc::SYS_epoll_create1,
+/// What devices do with their descriptors, on the event loop, or on the thread of a vCPU whose guest sets one up or
+/// resets it.
+const DEVICES: [i64; 18] = [
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
-    libc::SYS_eventfd2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_timerfd_gettime,
     libc::SYS_accept4,
     libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
     libc::SYS_sendto,
-    libc::SYS_sendmsg,
     libc::SYS_shutdown,
     libc::SYS_readv,
     libc::SYS_writev,
@@ -59,16 +57,25 @@ const EVENT_LOOP: [i64; 28] = [
     libc::SYS_pwrite64,
     libc::SYS_preadv,
     libc::SYS_pwritev,
+    libc::SYS_fallocate,
     libc::SYS_lseek,
+];
+
+/// Serving the engine, and writing a machine out.
+const EVENT_LOOP: [i64; 12] = [
+    libc::SYS_epoll_create1,
+    libc::SYS_eventfd2,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
     libc::SYS_fstat,
     libc::SYS_statx,
     libc::SYS_ftruncate,
-    libc::SYS_fallocate,
     libc::SYS_fdatasync,
     libc::SYS_fsync,
     libc::SYS_setpriority,
     libc::SYS_close_range,
-    libc::SYS_poll,
+    // A copy of the process does that first.
+    libc::SYS_set_robust_list,
 ];
 
 /// Starting the threads of a machine.
@@ -191,6 +198,7 @@ fn event_loop(proc_dir: RawFd) -> Result<Calls, BackendError> {
     let proc_dir = u64::from(proc_dir.unsigned_abs());
     let read_only = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
     thread()?
+        .all(&DEVICES)
         .all(&EVENT_LOOP)
         .ioctls(&[libc::FIONBIO])?
         .rule(libc::SYS_openat, &[is(0, proc_dir)?, is(2, read_only)?])?
@@ -200,7 +208,8 @@ fn event_loop(proc_dir: RawFd) -> Result<Calls, BackendError> {
 }
 
 fn vcpu() -> Result<Calls, BackendError> {
-    thread()?.all(&[libc::SYS_pwrite64, libc::SYS_writev]).ioctls(&calls::of_vcpu())
+    // Entering the guest comes first, by far the most frequent.
+    thread()?.all(&DEVICES).ioctls(&calls::of_vcpu())?.ioctls(&[libc::FIONBIO])
 }
 
 /// Memory that cannot be executed, signals to oneself, further filters.
