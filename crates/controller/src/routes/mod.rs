@@ -9,5 +9,6 @@ pub(crate) mod bundles;
 pub(crate) mod chains;
 pub(crate) mod meta;
 pub(crate) mod pause;
+pub(crate) mod ports;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
