@@ -75,7 +75,15 @@ class Flows:
             assert await self.done(sandbox.commands.kill(back.pid, **PATIENT))
             await self.refused(e2b.CommandExitException, back.wait)
             assert not await self.done(sandbox.commands.kill(back.pid, **PATIENT))
-            await self.refused(e2b.TimeoutException, lambda: run("sleep 600", timeout=3, request_timeout=300))
+        finally:
+            await self.done(sandbox.kill(**PATIENT))
+
+    async def deadline(self):
+        """Early clients hear of their own deadline before the agent tells them of it."""
+        sandbox = await self.make()
+        try:
+            slow = lambda: sandbox.commands.run("sleep 600", timeout=3, request_timeout=300)
+            await self.refused(e2b.TimeoutException, slow)
         finally:
             await self.done(sandbox.kill(**PATIENT))
 
@@ -218,7 +226,7 @@ class Flows:
 
 
 FLOWS = {
-    "sync": ["create", "commands", "pty", "files", "pause", "fork", "snapshot", "timeout", "metrics", "listing", "errors"],
+    "sync": ["create", "commands", "deadline", "pty", "files", "pause", "fork", "snapshot", "timeout", "metrics", "listing", "errors"],
 }
 FLOWS["async"] = FLOWS["sync"]
 

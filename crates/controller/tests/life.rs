@@ -13,6 +13,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use forkd_protocol::guest::GUEST_VERSION;
 use forkd_protocol::rest::{
     EvalResponse, ExecResponse, GarbageReport, PingResponse, SandboxInfo, SnapshotInfo, SnapshotInfoDetail,
     VerifyReport,
@@ -168,7 +169,7 @@ fn a_snapshot_is_described_flattened_checked_and_cleaned_up_after() {
     assert_eq!((sandbox.snapshot_id.as_ref(), listed[0].chain_depth), (Some(&listed[0].id), 1));
     let detail: SnapshotInfoDetail = controller.get("/v1/snapshots/t/info").json();
     assert_eq!((detail.id.as_str(), detail.chain_depth, detail.memory_layers.len()), (&*listed[0].id, 1, 1));
-    assert_eq!((detail.memory_logical_bytes, detail.agent_protocol), (128 << 20, 2));
+    assert_eq!((detail.memory_logical_bytes, detail.agent_protocol), (128 << 20, GUEST_VERSION));
     assert!(detail.ancestors.is_empty() && detail.dependents.is_empty() && detail.vmstate_bytes > 0);
 
     let made = controller.post("/v1/snapshots/t/compact", r#"{"to":"flat"}"#);

@@ -55,6 +55,13 @@ pub(crate) fn routes() -> Router<Engine> {
         .route("/sandboxes/{id}/network", put(life::network))
 }
 
+/// Whether a path is one of the control plane's, whatever follows.
+pub(crate) fn is_control(path: &str) -> bool {
+    let path = path.strip_prefix("/v2").unwrap_or(path);
+    let first = path.split('/').nth(1).unwrap_or_default();
+    matches!(first, "sandboxes" | "snapshots" | "templates")
+}
+
 /// The id of a sandbox, as clients write it.
 pub(crate) fn sandbox_id(text: &str) -> Result<SandboxId, NameError> {
     text.strip_suffix(CLIENT_ID).and_then(|id| id.strip_suffix('-')).unwrap_or(text).parse()

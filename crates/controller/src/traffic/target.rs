@@ -18,7 +18,9 @@ impl Target {
     /// None where the request is for the API.
     pub(super) fn of(request: &Request) -> Result<Option<Self>, Gone> {
         let header = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or_default());
-        if let Some(id) = header("e2b-sandbox-id") {
+        // Early clients send a sandbox's headers to the control plane, too; no path of the agent's begins like those.
+        let of_api = header("x-api-key").is_some() && crate::e2b::is_control(request.uri().path());
+        if let Some(id) = header("e2b-sandbox-id").filter(|_| !of_api) {
             let id = sandbox_id(id).map_err(|_| Gone::bad_request("E2b-Sandbox-Id is no id of a sandbox"))?;
             let port = header("e2b-sandbox-port").and_then(port_of);
             let port = port.ok_or_else(|| Gone::bad_request("E2b-Sandbox-Port is missing or no port"))?;
@@ -68,6 +70,20 @@ mod tests {
             assert_eq!(of(&[("E2b-Sandbox-Id", "sb-1"), bad]), Err(400));
         }
         assert_eq!(of(&[("E2b-Sandbox-Id", "../x"), ("E2b-Sandbox-Port", "1")]), Err(400));
+    }
+
+    #[test]
+    fn calls_of_the_control_plane_stay_there() {
+        let of = |path: &str, name: &str| {
+            let request = Request::builder().uri(path).header("E2b-Sandbox-Id", "sb-1").header(name, "k");
+            Target::of(&request.header("E2b-Sandbox-Port", "49983").body(Body::empty()).unwrap()).unwrap()
+        };
+        assert_eq!(of("/v2/sandboxes/sb-1/connect", "X-API-Key"), None);
+        assert_eq!(of("/sandboxes", "X-API-Key"), None);
+        assert!(of("/sandboxes", "X-Other").is_some());
+        for path in ["/files", "/sandboxesque", "/process.Process/Start"] {
+            assert!(of(path, "X-API-Key").is_some(), "{path}");
+        }
     }
 
     #[test]
