@@ -9,7 +9,7 @@ touch KVM, cgroups or namespaces run a second time in the machine (`forkd machin
 is this run's own: its folder is .machine in the work tree, its API has a port of its own. Downloads and disks
 that were made before are shared with other machines.
 
-    packaging/run-tests.py [--soak] [CLASS...]     classes: format lints python unit monitor doc machine e2e
+    packaging/run-tests.py [--soak] [CLASS...]     classes: format lints python unit monitor doc machine e2e clients
 """
 
 import argparse
@@ -23,9 +23,11 @@ import time
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(TREE / "packaging/clients"))
+import clients  # noqa: E402  beside the flows that it runs
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", TREE / "target")) / "x86_64-unknown-linux-gnu" / "release"
 FORKD = TARGET / "forkd"
-CLASSES = ["format", "lints", "python", "unit", "monitor", "doc", "machine", "e2e"]
+CLASSES = ["format", "lints", "python", "unit", "monitor", "doc", "machine", "e2e", "clients"]
 E2E = "forkd-e2e"
 # Crates whose tests run tiny guests: on any /dev/kvm, also one that interprets its guests.
 MONITOR = {"forkd-kvm", "forkd-memory", "forkd-vmm"}
@@ -37,6 +39,7 @@ NEEDS_IN_MACHINE = "kvm,root,cgroup,mount,sock_diag"
 NEEDS_HERE, NEEDS_OF_MONITOR = "registry,root", "kvm,root"
 SKIPPED = re.compile(r"SKIPPED: needs (\w+): (.*)")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.M)
+FLOW = re.compile(r"^(ok|FAILED) \w+ \w+ \(", re.M)
 PYTHON_RESULT = re.compile(r"^Ran (\d+) tests? in", re.M)
 
 
@@ -203,7 +206,7 @@ def run(wanted, soak):
     counted("python", python_tests)
 
     programs = None
-    if wanted & {"unit", "monitor", "machine", "e2e"}:
+    if wanted & {"unit", "monitor", "machine", "e2e", "clients"}:
         print("\n=== build", flush=True)
         built = shown(["cargo", "build", "--release", "--workspace"])[0] == 0
         programs = test_programs() if built else None
@@ -226,7 +229,7 @@ def run(wanted, soak):
     else:
         print("\nno /dev/kvm here: the monitor's tests run in the machine only", flush=True)
     counted("doc", lambda c: cargo_tests(c, ["cargo", "test", "--release", "--workspace", "--doc"]))
-    if wanted & {"machine", "e2e"}:
+    if wanted & {"machine", "e2e", "clients"}:
         with_host(counted, programs)
     return counts
 
@@ -260,6 +263,19 @@ def with_host(counted, programs):
                 env = environment(folder, FORKD_URL=host.url)
                 cargo_tests(count, command, folder, env)
 
+    def client_flows(count):
+        counts.append(count)
+        folder = TARGET.parents[1] / "clients"
+        clients.install(folder)
+        # What clients ask for by themselves: made where it is missing.
+        count.whole(shown([FORKD, "--url", host.url, "quickstart", "-n", "1"])[0] == 0)
+        for command, place, env in clients.runs(folder, host.url):
+            code, text = shown(command, place, env)
+            outcomes = FLOW.findall(text)
+            count.add(outcomes.count("ok"), outcomes.count("FAILED"), 0)
+            if code != 0 and "FAILED" not in outcomes or not outcomes:
+                count.whole(False)
+
     def not_started(count):
         counts.append(count)
         count.whole(False)
@@ -270,6 +286,7 @@ def with_host(counted, programs):
         if not host.native:
             counted("machine", machine if started else not_started)
         counted("e2e", e2e if started else not_started)
+        counted("clients", client_flows if started else not_started)
     finally:
         host.stop(failed=not counts or any(c.failed for c in counts))
 

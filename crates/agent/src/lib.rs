@@ -5,7 +5,7 @@
 //! http         server, forkd's own verbs               process      what runs for callers
 //! e2b          the sandbox API in E2B's words          interpreter  the warm Python
 //! agent        all parts together; freeze and thaw     identity     becoming someone else
-//! cgroup, users, sys                                   what the kernel and the image give
+//! tunnel       a connection becomes one to a port      cgroup, users, sys   what the kernel and the image give
 //! ```
 //!
 //! One thread does everything but waiting for disks: no lock is contended, and no thread holds one when a process
@@ -23,6 +23,7 @@ mod process;
 mod reaper;
 mod run;
 mod sys;
+mod tunnel;
 mod users;
 
 pub use run::{Options, RunError, main};

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use forkd_protocol::error::ErrorClass;
 use forkd_protocol::rest::ErrorBody;
 use futures::StreamExt;
-use http::{Method, Request, Response, header};
+use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -117,6 +118,22 @@ impl Client {
         Err(CliError::Api { status, body: error_body(status, &bytes) })
     }
 
+    /// Sends a request whose answer makes the connection another one.
+    pub(crate) async fn upgrade(
+        &self,
+        request: http::Result<Request<Body>>,
+    ) -> Result<TokioIo<Upgraded>, CliError> {
+        let request = request.map_err(|e| CliError::caused(ErrorClass::Caller, "forming the request", e))?;
+        let answer = self.exchange(request).await.map_err(|e| self.unreachable(e))?;
+        if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+            let status = answer.status().as_u16();
+            let bytes = self.collect(answer).await?;
+            return Err(CliError::Api { status, body: error_body(status, &bytes) });
+        }
+        let upgraded = hyper::upgrade::on(answer).await.map_err(|e| self.unreachable(e.into()))?;
+        Ok(TokioIo::new(upgraded))
+    }
+
     /// Sends a request whose answer is JSON.
     pub(crate) async fn json<T: DeserializeOwned>(
         &self,
@@ -158,7 +175,7 @@ where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
     let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
+    tokio::spawn(connection.with_upgrades());
     Ok(sender)
 }
 

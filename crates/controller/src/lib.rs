@@ -6,15 +6,21 @@
 //!   router    all routes, limits, the OpenAPI document
 //!   extract   bodies, queries and names out of requests; refusals in the API's own shape
 //!   routes/   one file per noun
+//!   e2b/      the control plane of E2B's clients
+//!   traffic/  what is meant for a sandbox: by headers, by host name, by signed address
+//!   proxy     HTTP and WebSockets to a port of a sandbox
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod e2b;
 mod error;
 mod extract;
 mod listen;
+mod proxy;
 mod router;
 mod routes;
+mod traffic;
 mod upload;
 
 pub use error::status_of;

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::ApiError;
-use crate::routes::{agent, artifacts, bundles, chains, jail, meta, pause, sandboxes, snapshots};
+use crate::routes::{agent, artifacts, bundles, chains, jail, meta, pause, ports, sandboxes, snapshots};
 
 /// Longest JSON body: standard input of an exec travels in one.
 const MAX_JSON: usize = 16 << 20;
@@ -27,9 +27,15 @@ pub fn router(engine: Engine) -> Router {
         .route("/openapi.json", axum::routing::get(|| async move { axum::Json(document) }))
         // Every method and body goes through to the agent; its own API says which there are.
         .route("/v1/sandboxes/{id}/agent/{*path}", any(agent::pass))
+        .route("/v1/sandboxes/{id}/ports/{port}", any(ports::pass))
+        .route("/v1/sandboxes/{id}/ports/{port}/", any(ports::pass))
+        .route("/v1/sandboxes/{id}/ports/{port}/{*path}", any(ports::pass))
+        .route("/v1/sandboxes/{id}/tunnel/{port}", any(ports::tunnel))
+        .merge(crate::e2b::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(not_allowed)
         .layer(DefaultBodyLimit::max(MAX_JSON))
+        .layer(axum::middleware::from_fn_with_state(engine.clone(), crate::traffic::divert))
         .layer(tower_http::trace::TraceLayer::new_for_http())
         .with_state(engine)
 }

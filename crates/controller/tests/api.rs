@@ -130,7 +130,7 @@ fn what_is_no_request_is_refused_in_the_same_shape() {
     controller.send("POST", "/v1/sandboxes", &[], b"{}").refused(415);
     let huge = format!(r#"{{"snapshot_tag":"{}"}}"#, "x".repeat(17 << 20));
     controller.post("/v1/sandboxes", &huge).refused(413);
-    for path in ["/", "/v1", "/v1/nothing", "/v2/sandboxes", "/v1/snapshots/", "//"] {
+    for path in ["/", "/v1", "/v1/nothing", "/v3/sandboxes", "/v1/snapshots/", "//"] {
         controller.get(path).refused(404);
     }
     controller.send("PATCH", "/v1/sandboxes", &[], b"").refused(405);

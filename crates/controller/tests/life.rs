@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use forkd_engine::Bounds;
+use forkd_protocol::guest::GUEST_VERSION;
 use forkd_protocol::rest::{
     EvalResponse, ExecResponse, GarbageReport, PingResponse, SandboxInfo, SnapshotInfo, SnapshotInfoDetail,
     VerifyReport,
@@ -21,36 +21,13 @@ use forkd_protocol::rest::{
 
 use support::{Answer, Controller};
 
-fn bounds() -> Bounds {
-    Bounds { guest_grace: Duration::from_millis(500), ..Bounds::default() }
-}
-
-fn zstd_of(bytes: &[u8]) -> Vec<u8> {
-    zstd::encode_all(bytes, 1).unwrap()
-}
-
-/// With an image and a kernel.
-fn furnished() -> Controller {
-    let controller = Controller::with_fakes(bounds());
-    let mut tar = tar::Builder::new(Vec::new());
-    for name in ["vmlinuz", "modules.cpio"] {
-        let mut header = tar::Header::new_gnu();
-        header.set_size(4);
-        header.set_mode(0o644);
-        tar.append_data(&mut header, name, &b"data"[..]).unwrap();
-    }
-    assert_eq!(controller.put("/v1/images/py?origin=test", &zstd_of(&[5; 64 * 4096])).status, 201);
-    assert_eq!(controller.put("/v1/kernels/k", &zstd_of(&tar.into_inner().unwrap())).status, 201);
-    controller
-}
-
 fn snapshot(controller: &Controller, tag: &str) -> Answer {
     controller.post("/v1/snapshots", &format!(r#"{{"tag":"{tag}","image":"py","memory_mib":128}}"#))
 }
 
 /// With the snapshot `t`.
 fn ready() -> Controller {
-    let controller = furnished();
+    let controller = Controller::furnished();
     let made = snapshot(&controller, "t");
     assert_eq!(made.status, 201, "{}", String::from_utf8_lossy(&made.body));
     controller
@@ -96,7 +73,7 @@ fn a_sandbox_lives_from_fork_to_kill() {
 
 #[test]
 fn of_many_requests_for_one_tag_exactly_one_wins() {
-    let controller = furnished();
+    let controller = Controller::furnished();
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let asking: Vec<_> = (0..8).map(|_| scope.spawn(|| snapshot(&controller, "t").status)).collect();
         asking.into_iter().map(|a| a.join().unwrap()).collect()
@@ -112,7 +89,7 @@ fn of_many_requests_for_one_tag_exactly_one_wins() {
 
 #[test]
 fn progress_comes_as_events_and_ends_with_the_snapshot() {
-    let controller = furnished();
+    let controller = Controller::furnished();
     let headers = [("Content-Type", "application/json"), ("Accept", "text/event-stream")];
     let body = br#"{"tag":"t","image":"py","memory_mib":128}"#;
     let answer = controller.send("POST", "/v1/snapshots", &headers, body);
@@ -192,7 +169,7 @@ fn a_snapshot_is_described_flattened_checked_and_cleaned_up_after() {
     assert_eq!((sandbox.snapshot_id.as_ref(), listed[0].chain_depth), (Some(&listed[0].id), 1));
     let detail: SnapshotInfoDetail = controller.get("/v1/snapshots/t/info").json();
     assert_eq!((detail.id.as_str(), detail.chain_depth, detail.memory_layers.len()), (&*listed[0].id, 1, 1));
-    assert_eq!((detail.memory_logical_bytes, detail.agent_protocol), (128 << 20, 2));
+    assert_eq!((detail.memory_logical_bytes, detail.agent_protocol), (128 << 20, GUEST_VERSION));
     assert!(detail.ancestors.is_empty() && detail.dependents.is_empty() && detail.vmstate_bytes > 0);
 
     let made = controller.post("/v1/snapshots/t/compact", r#"{"to":"flat"}"#);

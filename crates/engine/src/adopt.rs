@@ -14,8 +14,8 @@ use forkd_host::process::{Process, boot_id};
 use forkd_protocol::control::Phase;
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
-use forkd_protocol::rest::{ForkTiming, SandboxInfo};
-use forkd_store::{Floor, SandboxRow, Template};
+use forkd_protocol::rest::{ForkTiming, SandboxInfo, ShownSettings};
+use forkd_store::{Floor, SandboxRow, StoreError, Template};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
@@ -23,6 +23,7 @@ use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, OpenError};
 use crate::monitor::{Monitor, MonitorError, RunDir, stop_by_socket};
 use crate::sandbox::{Body, Life, Task};
+use crate::settings::Settings;
 
 /// What a row keeps for us beside its own columns.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -107,6 +108,7 @@ fn info_of(row: &SandboxRow) -> SandboxInfo {
         state: row.state.clone(),
         ended: row.ended.clone(),
         timing: kept(row).timing,
+        settings: ShownSettings::default(),
     }
 }
 
@@ -117,10 +119,12 @@ fn kept(row: &SandboxRow) -> Kept {
 /// Goes through all leftovers. Run once, before the first request.
 pub(crate) async fn adopt_all(shared: &Arc<Shared>) -> Result<(), EngineError> {
     let store = shared.store.clone();
-    let rows = blocking(move || store.sandboxes()).await??;
+    let (rows, settings) =
+        blocking(move || Ok::<_, StoreError>((store.sandboxes()?, store.settings()?))).await??;
     let adoptions = rows.iter().map(|row| {
         let (shared, row) = (Arc::clone(shared), row.clone());
-        tokio::spawn(async move { adopt(&shared, row).await })
+        let settings = settings.get(row.id.as_str()).map(|text| Settings::read(text)).unwrap_or_default();
+        tokio::spawn(async move { adopt(&shared, row, settings).await })
     });
     for adoption in adoptions.collect::<Vec<_>>() {
         adoption.await.map_err(|_| EngineError::Broken)??;
@@ -129,7 +133,7 @@ pub(crate) async fn adopt_all(shared: &Arc<Shared>) -> Result<(), EngineError> {
     blocking(move || remove_strays(&shared, &rows)).await?
 }
 
-async fn adopt(shared: &Arc<Shared>, row: SandboxRow) -> Result<(), EngineError> {
+async fn adopt(shared: &Arc<Shared>, row: SandboxRow, settings: Settings) -> Result<(), EngineError> {
     let (looking, asked) = (Arc::clone(shared), row.clone());
     let (body, life) = if is_paused(&row) {
         blocking(move || leave_paused(&looking, &asked)).await??;
@@ -138,7 +142,7 @@ async fn adopt(shared: &Arc<Shared>, row: SandboxRow) -> Result<(), EngineError>
         let Some(monitor) = blocking(move || look(&looking, &asked)).await?? else { return Ok(()) };
         (Some(Body { watch: monitor.watch()?, monitor }), Life::Running)
     };
-    let (task, handle) = Task::new(shared.surroundings(), row.id.clone(), life, info_of(&row));
+    let (task, handle) = Task::new(shared.surroundings(), row.id.clone(), life, info_of(&row), settings);
     shared.registry.insert(handle.clone());
     tokio::spawn(task.live_on(body));
     if life == Life::Running {

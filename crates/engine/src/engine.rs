@@ -30,6 +30,7 @@ use crate::ids::Ids;
 use crate::monitor::{Launcher, NOTICE_END_WITHIN, check_root};
 use crate::refill::keep_filled;
 use crate::sandbox::{Command, Handle, Registry, SandboxError, Surroundings};
+use crate::settings::{Alarm, keep_lifetimes};
 use crate::{adopt, branch, fork, jail, snapshot};
 
 /// Sandboxes, snapshots, images and kernels of one store. Cheap to clone. Dropping the last clone lets go of the
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) permits: Arc<Semaphore>,
     /// How many sandboxes may be branched at once.
     pub(crate) branching: Arc<Semaphore>,
+    /// Rung when the time of a sandbox was changed.
+    pub(crate) alarm: Alarm,
     /// Branches that nobody waits for.
     pub(crate) branches: branch::Progress,
     cores: usize,
@@ -93,11 +96,13 @@ impl Engine {
             ids: Ids::new(),
             permits: Arc::new(Semaphore::new(2 * cores)),
             branching: Arc::new(Semaphore::new(branch::MAX_AT_ONCE)),
+            alarm: Alarm::default(),
             branches: branch::Progress::default(),
             cores,
             _ended: ended.clone().drop_guard(),
         });
         adopt::adopt_all(&shared).await?;
+        tokio::spawn(keep_lifetimes(Arc::downgrade(&shared), shared.alarm.clone(), ended.clone()));
         tokio::spawn(keep_filled(Arc::downgrade(&shared), ended));
         Ok(Self { shared })
     }
@@ -115,7 +120,7 @@ impl Engine {
     /// Forks children of a snapshot: all of them, or none and an error that says which failed and why.
     /// Dropping the future gives them up.
     pub async fn fork(&self, asked: CreateSandboxes) -> Result<Vec<SandboxInfo>, EngineError> {
-        fork::fork(&self.shared, asked).await
+        fork::fork(&self.shared, asked, fork::Wishes::default()).await
     }
 
     /// Makes a snapshot of a running sandbox, which runs on. Where the request waits, until the snapshot is ready;
@@ -136,7 +141,7 @@ impl Engine {
 
     /// One sandbox.
     pub fn sandbox(&self, id: &SandboxId) -> Result<SandboxInfo, EngineError> {
-        Ok(self.find(id)?.view.borrow().info.clone())
+        Ok(self.find(id)?.info())
     }
 
     /// Ends a sandbox and removes everything of it. Returns once nothing is left. One that has ended, or was
@@ -335,11 +340,11 @@ impl Engine {
         self.shared.registry.clear();
     }
 
-    fn find(&self, id: &SandboxId) -> Result<Handle, SandboxError> {
+    pub(crate) fn find(&self, id: &SandboxId) -> Result<Handle, SandboxError> {
         self.shared.registry.get(id)
     }
 
-    fn running(&self, id: &SandboxId) -> Result<Handle, SandboxError> {
+    pub(crate) fn running(&self, id: &SandboxId) -> Result<Handle, SandboxError> {
         let handle = self.find(id)?;
         handle.check_running()?;
         Ok(handle)
@@ -355,7 +360,7 @@ impl Engine {
 }
 
 /// An answer of a sandbox's agent, or that the sandbox is over, which is why there is none.
-async fn ask<T>(
+pub(crate) async fn ask<T>(
     handle: &Handle,
     asking: impl Future<Output = Result<T, GuestError>>,
 ) -> Result<T, EngineError> {

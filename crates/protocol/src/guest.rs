@@ -13,9 +13,11 @@ use serde::{Deserialize, Serialize};
 pub use self::image::{IMAGE_SETTINGS, ImageSettings};
 
 /// Version of the guest protocol; controllers speak to agents of every released version.
-pub const GUEST_VERSION: u32 = 2;
+pub const GUEST_VERSION: u32 = 3;
 /// The first version in which a guest can be continued as who it was.
 pub const CONTINUE_VERSION: u32 = 2;
+/// The first version whose agent connects the host to ports of the guest ([`PATH_TUNNEL`]).
+pub const TUNNEL_VERSION: u32 = 3;
 /// vsock port of the agent.
 pub const AGENT_PORT: u32 = 49983;
 /// The guest's vsock context id; the same in every guest, since each has a vsock device of its own.
@@ -38,6 +40,37 @@ pub const PATH_IDENTITY: &str = "/forkd/v1/identity";
 
 /// `POST` [`Continuation`]: [`Identified`]. From [`CONTINUE_VERSION`] on.
 pub const PATH_CONTINUE: &str = "/forkd/v1/continue";
+
+/// `POST` of this and a port number, or [`TUNNEL_ECHO`], with `Upgrade:` [`TUNNEL_PROTOCOL`]: 101, and from then on the
+/// connection is one to that port of the guest, each direction ending by itself. From [`TUNNEL_VERSION`] on.
+pub const PATH_TUNNEL: &str = "/forkd/v1/tunnel/";
+/// In the place of a port: what is sent comes back.
+pub const TUNNEL_ECHO: &str = "echo";
+/// What a connection becomes that is a tunnel, between host and agent as between client and controller.
+pub const TUNNEL_PROTOCOL: &str = "forkd-tunnel";
+/// Code of a refused tunnel: nothing in the guest listens on that port.
+pub const PORT_NOT_OPEN: &str = "port_not_open";
+/// `GET`: [`GuestMetrics`]. From [`TUNNEL_VERSION`] on.
+pub const PATH_METRICS: &str = "/metrics";
+
+/// How a guest is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct GuestMetrics {
+    /// Processors.
+    pub cpu_count: u32,
+    /// How much of all of them together was used just now, percent.
+    pub cpu_used_pct: f64,
+    /// Memory that cannot be given to others, bytes.
+    pub mem_used: u64,
+    /// Memory that the guest's kernel manages, bytes.
+    pub mem_total: u64,
+    /// Memory that holds files, bytes.
+    pub mem_cache: u64,
+    /// Of the root disk, bytes.
+    pub disk_used: u64,
+    /// Of the root disk, bytes.
+    pub disk_total: u64,
+}
 
 /// The agent is there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

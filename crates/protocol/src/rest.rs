@@ -6,6 +6,7 @@ mod bundle;
 mod chain;
 mod jail;
 mod refresh;
+mod settings;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,9 @@ pub use self::chain::{
 };
 pub use self::jail::{JailCheck, JailReport};
 pub use self::refresh::RefreshSnapshot;
+pub use self::settings::{
+    MAX_LIFETIME_SECS, MAX_METADATA, MAX_METADATA_BYTES, OnTimeout, SandboxSettings, ShownSettings,
+};
 use crate::control::CpuModel;
 
 /// Most children of one request.
@@ -110,6 +114,9 @@ pub struct SandboxInfo {
     pub ended: Option<String>,
     /// How long its fork took.
     pub timing: ForkTiming,
+    /// What it was given beside its snapshot.
+    #[serde(flatten)]
+    pub settings: ShownSettings,
 }
 
 /// Where the time of one fork went, microseconds since the request was taken up.
@@ -153,6 +160,27 @@ pub struct CreateSandboxes {
     /// Environment of every later process in the children.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// What concerns forkd and not the guest.
+    #[serde(flatten)]
+    pub settings: SandboxSettings,
+}
+
+impl CreateSandboxes {
+    /// One child of a snapshot, without any wishes.
+    pub fn of(snapshot_tag: impl Into<String>) -> Self {
+        Self {
+            snapshot_tag: snapshot_tag.into(),
+            from_sandbox: None,
+            n: 1,
+            per_child_netns: true,
+            memory_limit_mib: None,
+            prewarm: false,
+            live_fork: false,
+            hugepages: false,
+            env: BTreeMap::new(),
+            settings: SandboxSettings::default(),
+        }
+    }
 }
 
 /// How the memory of a running sandbox is written.

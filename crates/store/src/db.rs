@@ -48,6 +48,12 @@ const MIGRATIONS: &[&str] = &[
         sandbox TEXT NOT NULL, position INTEGER NOT NULL, layer TEXT NOT NULL, PRIMARY KEY (sandbox, position)
     ) STRICT;
 ",
+    "
+    -- Apart from the rows of sandboxes, which are written anew by whoever moves one on.
+    CREATE TABLE sandbox_settings (sandbox TEXT PRIMARY KEY, settings TEXT NOT NULL) STRICT;
+    CREATE TRIGGER settings_go_with_their_sandbox AFTER DELETE ON sandboxes
+    BEGIN DELETE FROM sandbox_settings WHERE sandbox = OLD.id; END;
+",
 ];
 
 /// Space set aside, so that a full disk does not keep anybody from removing things.

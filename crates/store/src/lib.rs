@@ -45,6 +45,7 @@ mod room;
 #[cfg(test)]
 mod room_tests;
 mod sandboxes;
+mod settings;
 mod snapshots;
 mod sparse;
 mod store;

@@ -109,6 +109,7 @@ impl Store {
         self.sweep_folder("staging", &HashSet::new(), |_| None)?;
         fault::at!("store::sweep::staging_swept");
         self.sweep_imports()?;
+        self.sweep_settings()?;
         self.shared.db.commit_removal(|t| {
             t.execute("DELETE FROM snapshots WHERE status = 'writing'", [])?;
             forget(t)

@@ -7,6 +7,7 @@ mod entry;
 mod events;
 pub(crate) mod files;
 pub(crate) mod filesystem;
+pub(crate) mod metrics;
 pub(crate) mod process;
 mod query;
 

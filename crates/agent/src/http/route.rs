@@ -9,7 +9,7 @@ use hyper::{Method, Request, StatusCode};
 use super::body::{Body, Response};
 use super::verbs;
 use crate::agent::Agent;
-use crate::e2b::{self, files, filesystem, process};
+use crate::e2b::{self, files, filesystem, metrics, process};
 
 pub(super) async fn route(agent: Rc<Agent>, request: Request<Incoming>) -> Response {
     let path = request.uri().path().to_owned();
@@ -21,6 +21,7 @@ pub(super) async fn route(agent: Rc<Agent>, request: Request<Incoming>) -> Respo
             *response.status_mut() = StatusCode::NO_CONTENT;
             response
         }
+        (&Method::GET, guest::PATH_METRICS) => metrics::metrics().await,
         (&Method::GET, "/files") => files::download(request).await,
         (&Method::POST, "/files") => files::upload(request).await,
         (&Method::POST, path) => match path.rsplit_once('/') {

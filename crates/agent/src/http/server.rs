@@ -1,11 +1,14 @@
 //! Takes connections and serves them, all on one thread.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -14,8 +17,10 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_vsock::VsockListener;
 
+use super::body::Response;
 use super::route::route;
 use crate::agent::Agent;
+use crate::tunnel::{self, Tunnel};
 
 /// Connections at once; a further one waits in the kernel's queue.
 const CONNECTIONS: usize = 1024;
@@ -54,9 +59,11 @@ pub(crate) async fn serve(agent: Rc<Agent>, listener: Listener) -> Infallible {
 fn start<S: AsyncRead + AsyncWrite + Unpin + 'static, P: 'static>(agent: &Rc<Agent>, stream: S, place: P) {
     let agent = Rc::clone(agent);
     tokio::task::spawn_local(async move {
+        let becomes = Rc::new(Cell::new(None));
+        let told = Rc::clone(&becomes);
         let service = service_fn(move |request| {
-            let agent = Rc::clone(&agent);
-            async move { Ok::<_, Infallible>(route(agent, request).await) }
+            let (agent, becomes) = (Rc::clone(&agent), Rc::clone(&told));
+            async move { Ok::<_, Infallible>(answer(agent, request, &becomes).await) }
         });
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -64,11 +71,27 @@ fn start<S: AsyncRead + AsyncWrite + Unpin + 'static, P: 'static>(agent: &Rc<Age
             .without_shutdown();
         // A connection ends when its client wants; errors of one concern nobody else.
         if let Ok(parts) = serving.await {
-            // Whether the client is slow or gone, the place is free at the end.
-            let _ = tokio::time::timeout(LINGER, linger(parts.io.into_inner())).await;
+            let stream = parts.io.into_inner();
+            match becomes.take() {
+                Some(tunnel) => Tunnel::carry(tunnel, stream, &parts.read_buf).await,
+                // Whether the client is slow or gone, the place is free at the end.
+                None => drop(tokio::time::timeout(LINGER, linger(stream)).await),
+            }
         }
         drop(place);
     });
+}
+
+/// Answers a request; one that wants a tunnel says what its connection becomes.
+async fn answer(agent: Rc<Agent>, request: Request<Incoming>, becomes: &Cell<Option<Tunnel>>) -> Response {
+    let Some(target) = tunnel::wanted(&request) else { return route(agent, request).await };
+    match target.reach().await {
+        Ok(tunnel) => {
+            becomes.set(Some(tunnel));
+            tunnel::switching()
+        }
+        Err(e) => e.into_response(),
+    }
 }
 
 /// Lets the last answer arrive: a socket that is closed with unread bytes resets the connection, and with it

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forkd_protocol::names::{SandboxId, Tag};
-use forkd_protocol::rest::{CreateSandboxes, MAX_CHILDREN, SandboxInfo};
+use forkd_protocol::rest::{CreateSandboxes, MAX_CHILDREN, OnTimeout, SandboxInfo, SandboxSettings};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::kill::kill;
@@ -34,6 +34,18 @@ pub(crate) struct Args {
     /// Environment of every process that is started in the children
     #[arg(long = "env", short = 'e', value_name = "KEY=VALUE", value_parser = parse::key_value)]
     env: Vec<KeyValue>,
+    /// Label of the children, shown and to filter by
+    #[arg(long = "metadata", value_name = "KEY=VALUE", value_parser = parse::key_value)]
+    metadata: Vec<KeyValue>,
+    /// End the children (or pause them) after this long, unless that is changed meanwhile
+    #[arg(long = "timeout", value_name = "SECONDS")]
+    timeout_secs: Option<u64>,
+    /// Pause the children at their timeout instead of ending them
+    #[arg(long, requires = "timeout_secs")]
+    pause_at_timeout: bool,
+    /// Continue them when traffic arrives for them while they are paused
+    #[arg(long)]
+    auto_resume: bool,
     /// Stay in the foreground this long, or until SIGTERM, then end the children
     #[arg(long, value_name = "SECONDS")]
     settle_secs: Option<u64>,
@@ -57,23 +69,19 @@ pub(crate) async fn create(client: &Client, request: &CreateSandboxes) -> Result
 
 /// `n` children of a snapshot, without any wishes.
 pub(crate) fn plainly(tag: &str, n: u32) -> CreateSandboxes {
-    CreateSandboxes {
-        snapshot_tag: tag.to_owned(),
-        from_sandbox: None,
-        n,
-        per_child_netns: true,
-        memory_limit_mib: None,
-        prewarm: false,
-        live_fork: false,
-        hugepages: false,
-        env: std::collections::BTreeMap::new(),
-    }
+    CreateSandboxes { n, ..CreateSandboxes::of(tag) }
 }
 
 fn request(args: &Args) -> CreateSandboxes {
     CreateSandboxes {
         memory_limit_mib: args.memory_limit_mib,
         env: args.env.iter().cloned().map(KeyValue::into_pair).collect(),
+        settings: SandboxSettings {
+            metadata: args.metadata.iter().cloned().map(KeyValue::into_pair).collect(),
+            timeout_secs: args.timeout_secs,
+            on_timeout: if args.pause_at_timeout { OnTimeout::Pause } else { OnTimeout::Kill },
+            auto_resume: args.auto_resume,
+        },
         from_sandbox: args.from_sandbox.as_ref().map(ToString::to_string),
         ..plainly(args.tag.as_ref().map_or("", Tag::as_str), args.n)
     }

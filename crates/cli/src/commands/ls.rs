@@ -40,7 +40,7 @@ fn render(all: &[SandboxInfo], now: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use forkd_protocol::rest::ForkTiming;
+    use forkd_protocol::rest::{ForkTiming, ShownSettings};
 
     use super::*;
 
@@ -61,6 +61,7 @@ mod tests {
             state: "ended".into(),
             ended: Some("killed: memory".into()),
             timing: ForkTiming::default(),
+            settings: ShownSettings::default(),
         };
         let text = render(&[info], 130);
         assert!(text.contains("ended: killed: memory") && text.contains("30 s"), "{text}");

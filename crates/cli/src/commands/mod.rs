@@ -22,6 +22,7 @@ mod machine;
 mod pack;
 mod pause;
 mod ping;
+mod port_forward;
 mod pull;
 mod push;
 mod quickstart;
@@ -67,6 +68,8 @@ pub(crate) enum Command {
     Ping(ping::Args),
     /// Show what a guest wrote on its console
     Logs(logs::Args),
+    /// Make ports of a sandbox reachable on this computer
+    PortForward(port_forward::Args),
     /// End sandboxes
     Kill(kill::Args),
     /// Take sandboxes to the disk: their memory is given back until they are resumed
@@ -131,6 +134,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Ls(args) => ls::run(args, context).await,
         Command::Ping(args) => ping::run(args, context).await,
         Command::Logs(args) => logs::run(args, context).await,
+        Command::PortForward(args) => port_forward::run(args, context).await,
         Command::Kill(args) => kill::run(args, context).await,
         Command::Pause(args) => pause::pause(args, context).await,
         Command::Resume(args) => pause::resume(args, context).await,

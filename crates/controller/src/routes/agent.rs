@@ -31,9 +31,13 @@ pub(crate) async fn pass(
     let (mut parts, body) = request.into_parts();
     parts.uri = agent_uri(&parts.uri)?;
     exchange_authorization(&mut parts.headers);
-    let body = Shareable(Mutex::new(body)).boxed();
-    let answer = engine.agent_request(&id, Request::from_parts(parts, body)).await?;
+    let answer = engine.agent_request(&id, Request::from_parts(parts, shareable(body))).await?;
     Ok(answer.map(Body::new).into_response())
+}
+
+/// A body as the engine takes it.
+pub(crate) fn shareable(body: Body) -> forkd_engine::Body {
+    Shareable(Mutex::new(body)).boxed()
 }
 
 /// A body that may be looked at from several threads, as the engine wants it. It never is: the lock is only
@@ -53,7 +57,7 @@ impl hyper::body::Body for Shareable {
     }
 }
 
-fn exchange_authorization(headers: &mut HeaderMap) {
+pub(super) fn exchange_authorization(headers: &mut HeaderMap) {
     headers.remove(header::AUTHORIZATION);
     if let Some(own) = headers.remove(AGENT_AUTHORIZATION) {
         headers.insert(header::AUTHORIZATION, own);
@@ -74,7 +78,7 @@ fn agent_uri(uri: &Uri) -> Result<Uri, ApiError> {
 }
 
 /// Whether the path means the engine's verbs however it is written: the agent may decode or tidy it up.
-fn is_reserved(path: &str) -> bool {
+pub(crate) fn is_reserved(path: &str) -> bool {
     // No other path of the agent's needs these, so nothing is lost by refusing what could hide a name.
     let segments = path.split('/');
     let first = segments.clone().find(|s| !matches!(*s, "" | "."));

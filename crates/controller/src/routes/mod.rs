@@ -10,5 +10,6 @@ pub(crate) mod chains;
 pub(crate) mod jail;
 pub(crate) mod meta;
 pub(crate) mod pause;
+pub(crate) mod ports;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;

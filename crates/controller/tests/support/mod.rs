@@ -58,6 +58,23 @@ impl Controller {
         Self::open(folder, bounds)
     }
 
+    /// With fakes, and an image and a kernel to make snapshots of.
+    pub fn furnished() -> Self {
+        let controller =
+            Self::with_fakes(Bounds { guest_grace: Duration::from_millis(500), ..Bounds::default() });
+        let mut tar = tar::Builder::new(Vec::new());
+        for name in ["vmlinuz", "modules.cpio"] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(4);
+            header.set_mode(0o644);
+            tar.append_data(&mut header, name, &b"data"[..]).unwrap();
+        }
+        let zstd_of = |bytes: &[u8]| zstd::encode_all(bytes, 1).unwrap();
+        assert_eq!(controller.put("/v1/images/py?origin=test", &zstd_of(&[5; 64 * 4096])).status, 201);
+        assert_eq!(controller.put("/v1/kernels/k", &zstd_of(&tar.into_inner().unwrap())).status, 201);
+        controller
+    }
+
     /// The next monitor that starts is in this mood.
     pub fn mood(&self, mood: &str) {
         std::fs::write(self.folder.path().join("libexec/moods").join(mood), "").unwrap();

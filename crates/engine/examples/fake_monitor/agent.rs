@@ -15,7 +15,7 @@ use bytes::Bytes;
 use forkd_protocol::guest::{
     Continuation, Eval, Evaluated, Exec, Executed, Frozen, GUEST_VERSION, GuestRefusal, Health, Identified,
     Identity, PATH_CONTINUE, PATH_EVAL, PATH_EXEC, PATH_FREEZE, PATH_HEALTH, PATH_IDENTITY, PATH_THAW,
-    PATH_WARM, PythonError, Warm,
+    PATH_TUNNEL, PATH_WARM, PORT_NOT_OPEN, PythonError, TUNNEL_PROTOCOL, Warm,
 };
 use futures::stream;
 use http::{Request, Response, StatusCode};
@@ -79,7 +79,12 @@ impl Agent {
                 let agent = Arc::clone(&self);
                 async move { agent.answer(request).await }
             });
-            http1::Builder::new().serve_connection(io, service).await.map_err(Into::into)
+            let tunnels = tokio::task::LocalSet::new();
+            let serving = http1::Builder::new().serve_connection(io, service).with_upgrades();
+            tunnels.run_until(serving).await?;
+            // What became another connection ends by itself.
+            tunnels.await;
+            Ok(())
         })
     }
 
@@ -97,7 +102,9 @@ impl Agent {
             PATH_WARM => warm(request).await,
             PATH_EVAL => eval(request).await,
             PATH_EXEC => self.exec(request).await,
-            "/echo" => Ok(echo(request)),
+            "/echo" | "/files" => Ok(echo(request)),
+            "/health" => Ok(full(Vec::new())),
+            path if path.starts_with(PATH_TUNNEL) => Ok(tunnel(request).await),
             _ => Ok(refusal(StatusCode::NOT_FOUND, "no_such_verb", "there is no such verb")),
         };
         Ok(answer.unwrap_or_else(|e| refusal(StatusCode::BAD_REQUEST, "bad_request", &e.to_string())))
@@ -219,6 +226,26 @@ fn no_module() -> PythonError {
 async fn eval(request: Request<Incoming>) -> Anyhow<Response<Body>> {
     let eval: Eval = body(request).await?;
     Ok(json(&Evaluated { result: Some(eval.code), ..Evaluated::default() }))
+}
+
+/// Joins the connection with one to that port of this computer.
+async fn tunnel(mut request: Request<Incoming>) -> Response<Body> {
+    let port = request.uri().path().rsplit('/').next().and_then(|port| port.parse::<u16>().ok());
+    let there = tokio::net::TcpStream::connect(("127.0.0.1", port.unwrap_or_default())).await;
+    let Ok(mut there) = there else {
+        return refusal(StatusCode::BAD_GATEWAY, PORT_NOT_OPEN, "nothing listens there");
+    };
+    tokio::task::spawn_local(async move {
+        if let Ok(here) = hyper::upgrade::on(&mut request).await {
+            drop(tokio::io::copy_bidirectional(&mut TokioIo::new(here), &mut there).await);
+        }
+    });
+    let mut response = full(Vec::new());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    for (name, value) in [(http::header::CONNECTION, "upgrade"), (http::header::UPGRADE, TUNNEL_PROTOCOL)] {
+        response.headers_mut().insert(name, http::HeaderValue::from_static(value));
+    }
+    response
 }
 
 /// Streams the body back, with what arrived of the headers.

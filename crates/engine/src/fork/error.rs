@@ -35,6 +35,9 @@ pub enum ForkError {
         /// What is understood here.
         known: RangeInclusive<u32>,
     },
+    /// The host's generator gave no entropy for its tokens.
+    #[error("the host gave no entropy")]
+    Entropy(#[source] EntropyError),
     /// A child was killed while its request was still being carried out.
     #[error("the children were given up while they were starting")]
     GivenUp,
@@ -86,6 +89,7 @@ impl ForkError {
             Self::Children { failed, .. } => failed.first().map_or(ErrorClass::Internal, |(_, e)| e.class()),
             Self::Version { .. } => ErrorClass::HostUnfit,
             Self::GivenUp => ErrorClass::Conflict,
+            Self::Entropy(_) => ErrorClass::Internal,
         }
     }
 
@@ -98,6 +102,7 @@ impl ForkError {
             },
             Self::Version { .. } => "version_mismatch",
             Self::GivenUp => "given_up",
+            Self::Entropy(_) => return None,
         })
     }
 

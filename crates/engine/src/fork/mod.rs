@@ -7,14 +7,17 @@
 
 mod child;
 mod error;
+mod reached;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use forkd_protocol::control::STATE_VERSION;
 use forkd_protocol::guest::GUEST_VERSION;
-use forkd_protocol::names::{NameError, SandboxId, Tag};
-use forkd_protocol::rest::{BranchRequest, CreateSandboxes, ForkTiming, MAX_CHILDREN, SandboxInfo};
+use forkd_protocol::names::{SandboxId, Tag};
+use forkd_protocol::rest::{
+    BranchRequest, CreateSandboxes, ForkTiming, MAX_CHILDREN, SandboxInfo, ShownSettings,
+};
 use forkd_store::{OpenSnapshot, SandboxRow, Store};
 use futures::future::join_all;
 use tokio::sync::oneshot;
@@ -30,12 +33,23 @@ use crate::error::{EngineError, RequestError, in_range};
 use crate::fault;
 use crate::ids::unix_now;
 use crate::monitor::MonitorError;
-use crate::sandbox::{Command, Handle, Life, SandboxError, Surroundings, Task};
+use crate::sandbox::{Command, Handle, Life, SandboxError, Task};
+use crate::settings::{self, Access, Settings};
+
+/// What callers of the API do not say of the children.
+#[derive(Debug, Default)]
+pub(crate) struct Wishes {
+    /// How they are reached; each has tokens of its own.
+    pub(crate) access: Access,
+    /// The tag to show in the place of theirs.
+    pub(crate) template: Option<String>,
+}
 
 /// Forks; dropping the future gives all children up.
 pub(crate) async fn fork(
     shared: &Arc<Shared>,
     asked: CreateSandboxes,
+    wishes: Wishes,
 ) -> Result<Vec<SandboxInfo>, EngineError> {
     let started = Instant::now();
     check(&asked)?;
@@ -57,8 +71,12 @@ pub(crate) async fn fork(
         env: asked.env.clone(),
         memory_limit_mib: asked.memory_limit_mib,
     });
-    let brood = Brood::start(shared, &request, &asked)?;
-    brood.raise(shared, asked.n).await
+    let settings =
+        Settings { template: wishes.template, ..Settings::of(&asked, &request.snapshot.record.manifest) };
+    let brood = Brood::start(shared, &request, &asked, &settings, &wishes.access)?;
+    let children = brood.raise(shared, asked.n).await;
+    shared.alarm.ring();
+    children
 }
 
 /// Refuses a snapshot that is too old or too new for the programs of now.
@@ -86,10 +104,11 @@ async fn from_sandbox(
     Ok(asked)
 }
 
-fn check(asked: &CreateSandboxes) -> Result<(), RequestError> {
+fn check(asked: &CreateSandboxes) -> Result<(), EngineError> {
+    settings::check(&asked.settings)?;
     match (asked.snapshot_tag.is_empty(), asked.from_sandbox.is_some()) {
-        (true, false) => return Err(RequestError::Empty("snapshot_tag")),
-        (false, true) => return Err(RequestError::Together("snapshot_tag", "from_sandbox")),
+        (true, false) => return Err(RequestError::Empty("snapshot_tag").into()),
+        (false, true) => return Err(RequestError::Together("snapshot_tag", "from_sandbox").into()),
         (true, true) | (false, false) => {}
     }
     in_range::<u64>("n", u64::from(asked.n), 1, u64::from(MAX_CHILDREN))?;
@@ -115,31 +134,28 @@ impl Brood {
         shared: &Arc<Shared>,
         request: &Arc<Request>,
         asked: &CreateSandboxes,
-    ) -> Result<Self, NameError> {
+        settings: &Settings,
+        access: &Access,
+    ) -> Result<Self, EngineError> {
         let give_up = CancellationToken::new();
         let guard = give_up.clone().drop_guard();
         let mut brood = Self { children: Vec::new(), request: Arc::clone(request), guard, give_up };
         let around = shared.surroundings();
         for _ in 0..asked.n {
-            let id = shared.ids.sandbox()?;
-            brood.add(shared, &around, id, request, asked);
+            let access = access.renewed().map_err(ForkError::Entropy)?;
+            let settings = Settings { access, ..settings.clone() };
+            let id = shared.ids.sandbox().map_err(EngineError::from)?;
+            let info = info_of(&id, asked, &request.snapshot.record.id);
+            brood.add(shared, Task::new(around.clone(), id, Life::Starting, info, settings));
         }
         Ok(brood)
     }
 
-    fn add(
-        &mut self,
-        shared: &Arc<Shared>,
-        around: &Surroundings,
-        id: SandboxId,
-        request: &Arc<Request>,
-        asked: &CreateSandboxes,
-    ) {
-        let info = info_of(&id, asked, &request.snapshot.record.id);
-        let (task, handle) = Task::new(around.clone(), id.clone(), Life::Starting, info);
+    fn add(&mut self, shared: &Arc<Shared>, (task, handle): (Task, Handle)) {
         shared.registry.insert(handle.clone());
         let give_up = self.give_up.clone();
-        let birth = bear(Arc::clone(request), id, Arc::clone(&handle.guest), give_up.clone());
+        let request = Arc::clone(&self.request);
+        let birth = bear(request, handle.id.clone(), Arc::clone(&handle.guest), give_up.clone());
         let (tell, ready) = oneshot::channel();
         tokio::spawn(task.live_from_birth(birth, give_up, tell));
         self.children.push((handle, ready));
@@ -192,7 +208,10 @@ async fn release(
     rows: Vec<SandboxRow>,
 ) -> Result<Vec<SandboxInfo>, EngineError> {
     let written = store.clone();
-    let writing = blocking(move || written.put_sandboxes(&rows)).await;
+    let settings: Vec<_> = handles.iter().map(|h| (h.id.clone(), h.settings.look(Settings::text))).collect();
+    // The rows last: they are what says that the children are there.
+    let writing =
+        blocking(move || written.put_settings(&settings).and_then(|()| written.put_sandboxes(&rows))).await;
     fault::at!("engine::fork::rows_written");
     let result = match writing {
         Ok(Ok(())) => commit(handles).await.map_err(EngineError::from),
@@ -206,7 +225,7 @@ async fn release(
     }
     result?;
     fault::at!("engine::fork::released");
-    Ok(handles.iter().map(|handle| handle.view.borrow().info.clone()).collect())
+    Ok(handles.iter().map(Handle::info).collect())
 }
 
 async fn commit(handles: &[Handle]) -> Result<(), ForkError> {
@@ -247,5 +266,6 @@ fn info_of(id: &SandboxId, asked: &CreateSandboxes, snapshot: &str) -> SandboxIn
         state: Life::Starting.name().to_owned(),
         ended: None,
         timing: ForkTiming::default(),
+        settings: ShownSettings::default(),
     }
 }

@@ -40,7 +40,7 @@ impl Connection {
             .await
             .map_err(GuestError::Http)?;
         // How it ended is told to whoever waits for an answer.
-        let driver = tokio::spawn(async move { drop(connection.await) });
+        let driver = tokio::spawn(async move { drop(connection.with_upgrades().await) });
         Ok(Self { sender, driver: Some(driver) })
     }
 

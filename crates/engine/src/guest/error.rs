@@ -65,6 +65,12 @@ pub enum GuestError {
         /// What is spoken here.
         known: RangeInclusive<u32>,
     },
+    /// The agent is older than what was asked of it.
+    #[error(
+        "the agent of this sandbox is older than that: make its snapshot again with `forkd snapshot refresh TAG`, and fork \
+         from it"
+    )]
+    Older,
     /// The agent said no.
     #[error("{}", .refusal.message)]
     Refused {
@@ -104,11 +110,23 @@ impl GuestError {
         Self::Refused { status, refusal }
     }
 
+    /// Where an agent does not know what it is asked, it is older than that.
+    pub(crate) fn or_older(self) -> Self {
+        match self {
+            Self::Refused { refusal, .. }
+                if matches!(refusal.code.as_str(), "unknown_verb" | "unimplemented") =>
+            {
+                Self::Older
+            }
+            other => other,
+        }
+    }
+
     /// Who has to act. What the agent calls the caller's fault is.
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::BadRequest(_) => ErrorClass::Caller,
-            Self::Version { .. } => ErrorClass::HostUnfit,
+            Self::Version { .. } | Self::Older => ErrorClass::HostUnfit,
             Self::Refused { status, .. } => match *status {
                 StatusCode::NOT_FOUND => ErrorClass::NotFound,
                 StatusCode::CONFLICT => ErrorClass::Conflict,
@@ -128,7 +146,7 @@ impl GuestError {
             Self::TooLarge { .. } => "answer_too_large",
             Self::Refused { refusal, .. } => &refusal.code,
             Self::BadRequest(_) => "bad_request",
-            Self::Version { .. } => "version_mismatch",
+            Self::Version { .. } | Self::Older => "version_mismatch",
             Self::Greeting | Self::Http(_) | Self::BrokeOff(_) | Self::Malformed(_) => "guest_fault",
         }
     }

@@ -6,6 +6,7 @@
 mod connection;
 mod error;
 mod translate;
+mod tunnel;
 
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -28,6 +29,7 @@ pub use error::GuestError;
 pub(crate) use translate::{
     error_line, eval_request, eval_response, exec_bounds, exec_request, exec_response, ping_response,
 };
+pub use tunnel::Tunnel;
 
 use connection::Connection;
 

@@ -65,7 +65,7 @@ async fn send<T>(
     let (answer, answered) = oneshot::channel();
     let sent = handle.commands.send(command(Errand { work, give_up, answer })).is_ok();
     match if sent { answered.await.ok() } else { None } {
-        Some(done) => done.map(|()| handle.view.borrow().info.clone()),
+        Some(done) => done.map(|()| handle.info()),
         // It was removed, or the engine lets go of it.
         None => Err(handle.over().await.into()),
     }

@@ -49,6 +49,7 @@ pub(super) async fn wake(
         return Err(e);
     }
     handle.thaw(&shared.config.bounds).await;
+    shared.alarm.ring();
     let timing = handle.view.borrow().info.timing;
     Ok(Born { monitor, watch, timing })
 }

@@ -14,6 +14,7 @@ use super::{Command, Life, SandboxError, Turns};
 use crate::config::Bounds;
 use crate::guest::{Guest, GuestError};
 use crate::monitor::{KILLED_BY_FILTER, RunDir};
+use crate::settings::Keeper;
 
 /// How many ids of removed sandboxes are remembered, so that removing one again succeeds.
 const REMEMBERED: usize = 4096;
@@ -37,6 +38,7 @@ pub(crate) struct Handle {
     pub(crate) guest: Arc<Guest>,
     pub(crate) dir: RunDir,
     pub(crate) turns: Arc<Turns>,
+    pub(crate) settings: Arc<Keeper>,
 }
 
 /// All sandboxes of one engine. The lock is held for a look-up, never while anything is waited for.
@@ -91,10 +93,14 @@ impl Registry {
 
     /// All, oldest first.
     pub(crate) fn infos(&self) -> Vec<SandboxInfo> {
-        let mut infos: Vec<_> =
-            self.lock().sandboxes.values().map(|h| h.view.borrow().info.clone()).collect();
+        let mut infos: Vec<_> = self.lock().sandboxes.values().map(Handle::info).collect();
         infos.sort_by(|a, b| (a.created_at_unix, &a.id).cmp(&(b.created_at_unix, &b.id)));
         infos
+    }
+
+    /// How to reach each of them.
+    pub(crate) fn all(&self) -> Vec<Handle> {
+        self.lock().sandboxes.values().cloned().collect()
     }
 
     /// Lets go of all tasks: they end, and the sandboxes run on by themselves.
@@ -136,6 +142,26 @@ impl Handle {
     /// An error where there is nothing to continue.
     pub(crate) fn check_paused(&self) -> Result<(), SandboxError> {
         self.view.borrow().check_paused()
+    }
+
+    /// As clients see it.
+    pub(crate) fn info(&self) -> SandboxInfo {
+        let mut info = self.view.borrow().info.clone();
+        self.settings.look(|settings| {
+            info.settings = settings.shown();
+            if let Some(template) = &settings.template {
+                info.snapshot_tag.clone_from(template);
+            }
+        });
+        info
+    }
+
+    /// Resolves when it is on its way to nowhere: it runs, is on the disk, or is over.
+    pub(crate) async fn settled(&self) {
+        let mut view = self.view.clone();
+        let moving = |v: &View| matches!(v.life, Life::Starting | Life::Pausing | Life::Resuming);
+        // One whose task has ended does not move either.
+        let _ = view.wait_for(|v| !moving(v)).await;
     }
 
     /// Resolves when it runs no longer, with what to tell whoever waits for its agent.

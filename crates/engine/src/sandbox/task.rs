@@ -22,6 +22,7 @@ use crate::config::Bounds;
 use crate::error::EngineError;
 use crate::guest::Guest;
 use crate::monitor::{Monitor, RunDir, Watch};
+use crate::settings::{Keeper, Settings};
 
 /// What others can ask of a sandbox's task.
 #[derive(Debug)]
@@ -114,6 +115,7 @@ impl Task {
         id: SandboxId,
         life: Life,
         mut info: SandboxInfo,
+        settings: Settings,
     ) -> (Self, Handle) {
         let (sender, commands) = mpsc::unbounded_channel();
         info.state = life.name().to_owned();
@@ -128,6 +130,7 @@ impl Task {
             guest: Arc::clone(&guest),
             dir,
             turns: Arc::clone(&turns),
+            settings: Arc::new(Keeper::new(settings)),
         };
         let task = Self {
             around,

@@ -1,0 +1,45 @@
+//! Reaching what listens in a sandbox.
+
+use forkd_protocol::guest::{GuestMetrics, PATH_METRICS, TUNNEL_ECHO};
+use forkd_protocol::names::SandboxId;
+use futures::TryFutureExt;
+
+use crate::engine::{Engine, ask};
+use crate::error::EngineError;
+use crate::guest::{GuestError, Limits, Tunnel};
+
+impl Engine {
+    /// Connects to a TCP port of a running sandbox, wherever in it something listens on it.
+    ///
+    /// # Errors
+    /// It does not run, nothing listens there (`port_not_open`), or its agent is older than that.
+    pub async fn open_port(&self, id: &SandboxId, port: u16) -> Result<Tunnel, EngineError> {
+        self.tunnel(id, &port.to_string()).await
+    }
+
+    /// Connects to the sandbox's agent, which sends back whatever it is sent: what a connection costs without anybody
+    /// behind it.
+    ///
+    /// # Errors
+    /// As [`Engine::open_port`].
+    pub async fn open_echo(&self, id: &SandboxId) -> Result<Tunnel, EngineError> {
+        self.tunnel(id, TUNNEL_ECHO).await
+    }
+
+    /// How a running guest is doing, by its own account.
+    ///
+    /// # Errors
+    /// It does not run, or its agent is older than that.
+    pub async fn guest_metrics(&self, id: &SandboxId) -> Result<GuestMetrics, EngineError> {
+        let handle = self.running(id)?;
+        let limits = Limits::small(self.shared.config.bounds.guest_grace);
+        let told = handle.guest.get(PATH_METRICS, limits);
+        ask(&handle, told.map_err(GuestError::or_older)).await
+    }
+
+    async fn tunnel(&self, id: &SandboxId, to: &str) -> Result<Tunnel, EngineError> {
+        let handle = self.running(id)?;
+        let opened = handle.guest.tunnel(to, self.shared.config.bounds.guest_grace);
+        ask(&handle, opened.map_err(GuestError::or_older)).await
+    }
+}
