@@ -19,6 +19,7 @@ use forkd_memory::changed::Pagemap;
 use forkd_memory::writer::{Scratch, Written, write_changed};
 
 pub use self::filter::Filter;
+use crate::priority;
 
 /// Longest line that a writer says.
 const LINE: usize = 128;
@@ -61,6 +62,7 @@ pub fn fork(ram: &GuestRam, job: Job) -> io::Result<u32> {
 }
 
 fn write_and_exit(ram: &GuestRam, mut job: Job) -> ! {
+    priority::writer();
     close_all_but([&job.data, &job.table, &job.status, &job.proc_dir].map(File::as_raw_fd));
     let done = Pagemap::open(job.proc_dir.as_fd()).and_then(|pagemap| {
         job.filter.apply()?;

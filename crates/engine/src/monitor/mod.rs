@@ -13,7 +13,7 @@ mod pool;
 mod process;
 mod rundir;
 
-pub(crate) use branch::FrozenTop;
+pub(crate) use branch::{FrozenTop, guards};
 pub use error::MonitorError;
 pub(crate) use launch::{Launcher, ParentPlan, stop_by_socket};
 pub(crate) use process::{Monitor, NOTICE_END_WITHIN, Watch};

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use forkd_protocol::digest::Digest;
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::{
-    Contents, Fate, ImportStatus, ImportedSnapshot, MAX_BUNDLE_BYTES, longest_object,
+    BundleFile, Contents, Fate, ImportStatus, ImportedSnapshot, MAX_BUNDLE_BYTES, longest_object,
 };
 
 use super::document::Checked;
@@ -103,7 +103,10 @@ impl Store {
         self.check_thin(&checked)?;
         let import = match self.import(&id) {
             Ok(import) => import,
-            Err(StoreError::Bundle(BundleError::NoImport { .. })) => self.stage(checked, document)?,
+            Err(StoreError::Bundle(BundleError::NoImport { .. })) => {
+                self.check_room(&checked, &snapshots)?;
+                self.stage(checked, document)?
+            }
             Err(e) => return Err(e),
         };
         self.status(&import, tag)
@@ -170,6 +173,10 @@ impl Store {
         let mut imports = self.shared.imports.lock();
         if let Some(other) = imports.get(&id) {
             return Ok(other.clone());
+        }
+        if imports.len() >= MAX_IMPORTS {
+            // Those that nobody goes on with make room; what came of them stays, and is found by whoever does.
+            imports.retain(|_, import| !import.is_idle());
         }
         if imports.len() >= MAX_IMPORTS {
             return Err(BundleError::TooMany { max: MAX_IMPORTS }.into());
@@ -251,11 +258,19 @@ impl Store {
         Ok(())
     }
 
+    /// What is made of the objects has to find room; how much the objects take until then is known once they come.
+    fn check_room(&self, checked: &Checked, fates: &[ImportedSnapshot]) -> Result<(), StoreError> {
+        let wanted = self.wanted(checked, fates)?;
+        let needed = wanted.iter().fold(0u64, |sum, contents| sum.saturating_add(contents.bytes));
+        let room = self.room();
+        if room.holds(needed) { Ok(()) } else { Err(BundleError::NoRoom { needed, room }.into()) }
+    }
+
     fn status(&self, import: &Import, tag: Option<&Tag>) -> Result<ImportStatus, StoreError> {
         let checked = &import.checked;
         let snapshots = self.fates(checked, tag)?;
         let done = is_done(&snapshots);
-        let missing = if done { Vec::new() } else { self.missing(import)? };
+        let missing = if done { Vec::new() } else { self.missing(import, &snapshots)? };
         Ok(ImportStatus { id: checked.digest, snapshots, done, missing })
     }
 
@@ -282,17 +297,41 @@ impl Store {
     }
 
     /// The objects that have to come yet: of what is not in the store, what is not in the import.
-    pub(super) fn missing(&self, import: &Import) -> Result<Vec<Digest>, StoreError> {
-        let mut wanted: Vec<&Contents> = Vec::new();
-        let bundle = &import.checked.bundle;
-        for (snapshot, given) in import.checked.snapshots.iter().zip(&bundle.snapshots) {
-            if !self.has_snapshot(&snapshot.id.to_string())? {
-                wanted.push(&given.state);
-            }
+    pub(super) fn missing(
+        &self,
+        import: &Import,
+        fates: &[ImportedSnapshot],
+    ) -> Result<Vec<Digest>, StoreError> {
+        let mut seen = HashSet::new();
+        let wanted = self.wanted(&import.checked, fates)?;
+        let pieces = wanted.into_iter().flat_map(|contents| &contents.pieces);
+        Ok(pieces.filter(|hash| seen.insert(**hash) && !import.object_path(hash).exists()).copied().collect())
+    }
+
+    /// What the snapshots that become visible need and the store lacks. An ancestor that will have no name needs nothing.
+    fn wanted<'a>(
+        &self,
+        checked: &'a Checked,
+        fates: &[ImportedSnapshot],
+    ) -> Result<Vec<&'a Contents>, StoreError> {
+        let (bundle, mut wanted) = (&checked.bundle, Vec::new());
+        let (mut layers, mut images) = (HashSet::new(), HashSet::new());
+        let given = checked.snapshots.iter().zip(&bundle.snapshots).zip(fates);
+        for ((snapshot, given), _) in given.filter(|(_, fate)| fate.fate == Fate::New) {
+            wanted.push(&given.state);
+            layers.extend(snapshot.manifest.layers().map(|layer| layer.hash.clone()));
+            images.insert(snapshot.manifest.image.hash.clone());
         }
-        let layers = bundle.layers.iter().filter(|layer| !self.has_layer(&layer.hash.to_string()));
-        let images = bundle.images.iter().filter(|image| !self.image_path(&image.hash.to_string()).exists());
-        wanted.extend(layers.chain(images).filter_map(|file| file.content.as_ref()));
+        let lacks_layer = |file: &&BundleFile| {
+            let hash = file.hash.to_string();
+            layers.contains(&hash) && !self.has_layer(&hash)
+        };
+        let lacks_image = |file: &&BundleFile| {
+            let hash = file.hash.to_string();
+            images.contains(&hash) && !self.image_path(&hash).exists()
+        };
+        let files = bundle.layers.iter().filter(lacks_layer).chain(bundle.images.iter().filter(lacks_image));
+        wanted.extend(files.filter_map(|file| file.content.as_ref()));
         for kernel in &bundle.kernels {
             if let Some(content) = &kernel.content
                 && !self.has_kernel(&kernel.name)?
@@ -300,9 +339,7 @@ impl Store {
                 wanted.extend([&content.vmlinuz, &content.modules]);
             }
         }
-        let mut seen = HashSet::new();
-        let pieces = wanted.into_iter().flat_map(|contents| &contents.pieces);
-        Ok(pieces.filter(|hash| seen.insert(**hash) && !import.object_path(hash).exists()).copied().collect())
+        Ok(wanted)
     }
 }
 
@@ -329,7 +366,7 @@ fn check_object(hash: &Digest, bytes: u64, compressed: &[u8]) -> Result<(), Bund
     if hasher.count() != bytes {
         return Err(refused(format!("it does not unpack to {bytes} bytes")));
     }
-    if Digest::from(*hasher.finalize().as_bytes()) != *hash {
+    if Digest::from(hasher.finalize()) != *hash {
         return Err(refused("it hashes to something else".to_owned()));
     }
     Ok(())
