@@ -67,7 +67,10 @@ pub enum BundleError {
         max: usize,
     },
     /// What it needs does not fit. Make room and begin again.
-    #[error("the bundle needs {} MiB here, and {room}; make room and try again", .needed.div_ceil(1 << 20))]
+    #[error(
+        "no space is left for the bundle (ENOSPC): it needs {} MiB here, and {room}; free some and try again",
+        .needed.div_ceil(1 << 20)
+    )]
     NoRoom {
         /// Bytes of what the store lacks.
         needed: u64,

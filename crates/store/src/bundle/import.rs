@@ -60,9 +60,9 @@ impl Import {
         *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    fn is_idle(&self) -> bool {
+    fn is_idle(&self, since: Duration) -> bool {
         let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
-        touched.elapsed() > KEPT_IDLE && self.turn.try_lock().is_ok()
+        touched.elapsed() > since && self.turn.try_lock().is_ok()
     }
 
     pub(super) fn remove(&self) -> Result<(), StoreError> {
@@ -176,7 +176,7 @@ impl Store {
         }
         if imports.len() >= MAX_IMPORTS {
             // Those that nobody goes on with make room; what came of them stays, and is found by whoever does.
-            imports.retain(|_, import| !import.is_idle());
+            imports.retain(|_, import| !import.is_idle(KEPT_IDLE));
         }
         if imports.len() >= MAX_IMPORTS {
             return Err(BundleError::TooMany { max: MAX_IMPORTS }.into());
@@ -207,7 +207,7 @@ impl Store {
         mut found: impl FnMut(&str, &Path, u64) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut imports = self.shared.imports.lock();
-        imports.retain(|_, import| !import.is_idle());
+        imports.retain(|_, import| !import.is_idle(KEPT_IDLE));
         let folder = self.folder(FOLDER);
         for entry in fs::read_dir(&folder).map_err(|e| StoreError::io("list", &folder, e))? {
             let path = entry.map_err(|e| StoreError::io("list", &folder, e))?.path();
@@ -370,4 +370,48 @@ fn check_object(hash: &Digest, bytes: u64, compressed: &[u8]) -> Result<(), Bund
         return Err(refused("it hashes to something else".to_owned()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+
+    #[test]
+    fn imports_that_nobody_goes_on_with_make_room_and_can_be_gone_on_with() {
+        let ((_here, from), (_there, to)) = (samples::store(), samples::store());
+        samples::chain(&from);
+        let (_, mut bundle) = samples::document(&from, "c");
+        let mut begin = |n: usize| {
+            bundle.made_by = format!("maker {n}");
+            to.begin_import(&serde_json::to_vec(&bundle).unwrap(), None, None)
+        };
+        let ids: Vec<Digest> = (0..MAX_IMPORTS).map(|n| begin(n).unwrap().id).collect();
+        let refused = begin(MAX_IMPORTS).unwrap_err();
+        assert!(matches!(refused, StoreError::Bundle(BundleError::TooMany { .. })), "{refused}");
+        to.shared.imports.lock().retain(|_, import| !import.is_idle(Duration::ZERO));
+        begin(MAX_IMPORTS).unwrap();
+        assert!(!to.import_status(&ids[0], None).unwrap().missing.is_empty());
+    }
+
+    #[test]
+    fn of_an_ancestor_without_a_name_nothing_is_wanted() {
+        let ((_here, from), (_there, to)) = (samples::store(), samples::store());
+        let [a, b, c] = samples::chain(&from);
+        let (text, bundle) = samples::document(&from, "c");
+        let all = to.begin_import(&text, None, None).unwrap();
+        to.remove_import(&all.id).unwrap();
+        // Its tag is another snapshot's here.
+        let image = crate::testing::image(&to);
+        crate::testing::snapshot(&to, &image, "b", None, &[(1, 3)]);
+        let some = to.begin_import(&text, None, None).unwrap();
+        let fates: Vec<Fate> = some.snapshots.iter().map(|snapshot| snapshot.fate).collect();
+        assert_eq!(fates, [Fate::New, Fate::Unnamed, Fate::New]);
+        let state = bundle.snapshots[1].state.pieces[0];
+        assert!(all.missing.contains(&state) && !some.missing.contains(&state));
+        assert_ne!(
+            (a.manifest.state_hash, c.manifest.state_hash),
+            (b.manifest.state_hash.clone(), b.manifest.state_hash)
+        );
+    }
 }
