@@ -46,23 +46,19 @@ pub(crate) enum FreezeError {
 }
 
 impl Agent {
-    /// Stops the workload and brings the disk up to date. Once stopped, it stays so.
+    /// Brings the disk up to date and stops the workload. Once stopped, it stays so.
     pub(crate) async fn freeze(&self, bound: Duration) -> Result<Frozen, FreezeError> {
         let _turn = self.identity.lock().await;
         let cgroups = self.spawner.cgroups().ok_or(FreezeError::Unsupported)?.clone();
         if self.spawner.is_frozen() {
             return Ok(Frozen { micros: 0 });
         }
-        // What is written now is not written while the workload waits.
+        // So that children have little to write back. What the workload writes from now on until it stands still is in
+        // the memory of the snapshot, whose disk is of the same instant: syncing again would only keep it waiting.
         sync_root().await?;
         let started = Instant::now();
         self.spawner.set_frozen(true);
-        let frozen = blocking(move || cgroups.freeze(bound)).await;
-        let synced = match frozen {
-            Ok(()) => sync_root().await,
-            Err(e) => Err(e),
-        };
-        if let Err(error) = synced {
+        if let Err(error) = blocking(move || cgroups.freeze(bound)).await {
             self.let_run()?;
             return Err(match error.kind() {
                 std::io::ErrorKind::TimedOut => FreezeError::DidNotFreeze(bound),

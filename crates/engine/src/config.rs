@@ -77,6 +77,13 @@ pub struct Bounds {
     pub end: Duration,
 }
 
+impl Bounds {
+    /// A frozen workload that is not thawed, until its monitor sees to that: twice what freezing may take.
+    pub(crate) fn guard(&self) -> Duration {
+        2 * (self.freeze + self.guest_grace)
+    }
+}
+
 impl Default for Bounds {
     fn default() -> Self {
         Self {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use forkd_host::process::Process;
 use forkd_protocol::names::{SandboxId, Tag};
-use forkd_protocol::rest::{BranchMode, BranchRequest, CreateSandboxes, RemoveSnapshot};
+use forkd_protocol::rest::{BranchMode, BranchRequest, CreateSandboxes, RefreshSnapshot, RemoveSnapshot};
 use forkd_testkit::fault::{self, Errand, Passage};
 use tokio::runtime::Runtime;
 
@@ -22,27 +22,40 @@ mod support;
 const CONTROLLER: &str = "crash_tests::a_controller_that_is_killed_at_any_step_leaves_nothing_half";
 const MONITORS: &str = "crash_tests::monitors_that_are_killed_at_any_step_leave_nothing_half";
 const POINTS: &str = "points";
-const OPERATIONS: [&str; 5] = ["fork", "snapshot", "branch full", "branch diff", "branch live"];
+const OPERATIONS: [&str; 8] =
+    ["fork", "snapshot", "refresh", "branch full", "branch diff", "branch live", "pause", "resume"];
 
-/// What each operation finds: a snapshot and a sandbox of it.
-async fn furnish(house: &House) -> SandboxId {
+/// What each operation finds: a snapshot and a sandbox of it, which is there to be resumed where that is done.
+async fn furnish(house: &House, operation: &str) -> SandboxId {
     let engine = house.furnished(bounds()).await;
     let id = fork_one(&engine).await;
+    if operation == "resume" {
+        engine.pause(&id).await.unwrap();
+    }
     engine.shutdown();
     id
 }
 
 async fn operate(engine: &Engine, operation: &str) -> Result<(), EngineError> {
+    let source = engine.sandboxes().first().map(id).unwrap();
     let mode = match operation {
+        "pause" => return engine.pause(&source).await.map(drop),
+        "resume" => return engine.resume(&source).await.map(drop),
+        "refresh" => return refresh(engine).await,
         "fork" => return engine.fork(children(2)).await.map(drop),
         "snapshot" => return create(engine, &snapshot("new")).await.map(drop),
         "branch full" => BranchMode::Full,
         "branch diff" => BranchMode::Diff,
         _ => BranchMode::Live,
     };
-    let source = engine.sandboxes().first().map(id).unwrap();
     let asked = BranchRequest { tag: Some("new".into()), mode: Some(mode), ..BranchRequest::default() };
     engine.branch(&source, asked).await.map(drop)
+}
+
+async fn refresh(engine: &Engine) -> Result<(), EngineError> {
+    let (progress, _lines) = tokio::sync::mpsc::channel(16);
+    let asked = RefreshSnapshot { tag: None, kernel: None, warm_timeout_secs: 20 };
+    engine.refresh_snapshot("t".parse().unwrap(), asked, progress).await.map(drop)
 }
 
 /// In a copy of this program: opens the engine and does what it was sent for.
@@ -74,7 +87,7 @@ fn alive<T>(life: impl Future<Output = T>) -> T {
 
 fn passages(test: &str, operation: &str) -> Vec<Passage> {
     let house = House::new();
-    alive(furnish(&house));
+    alive(furnish(&house, operation));
     let (operation, folder) = (operation.to_owned(), house.folder.path().to_owned());
     let done = fault::send(test, &Errand { operation, folder: folder.clone(), harm: None }).unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
@@ -88,8 +101,13 @@ async fn assert_found(engine: &Engine, house: &House) {
     assert!(engine.store().gc(true).unwrap().items.is_empty());
     let mut known: Vec<String> = engine.sandboxes().into_iter().map(|info| info.id).collect();
     known.sort();
-    assert_eq!(house.run_folders(), known, "run folders without a sandbox, or the other way round");
+    let folders = house.run_folders();
+    assert!(folders.iter().all(|folder| known.contains(folder)), "run folders without a sandbox");
     for id in known.iter().map(|id| id.parse().unwrap()) {
+        if engine.sandbox(&id).unwrap().state == "paused" {
+            engine.resume(&id).await.unwrap();
+        }
+        assert!(names(&house.root().join("run")).contains(&id.to_string()), "a sandbox without a run folder");
         // Adopted ones are thawed beside the opening.
         let thawed = async {
             while !exec(engine, &id, &["frozen"]).await.is_ok_and(|told| told.stdout == "false") {
@@ -100,19 +118,32 @@ async fn assert_found(engine: &Engine, house: &House) {
     }
 }
 
+/// Whether the sandbox that was there before is to be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lives {
+    Yes,
+    No,
+    /// Where it was on the disk, or was not any more.
+    Maybe,
+}
+
 /// The next controller, after whatever happened: all is well, works, and goes away without a rest.
-async fn assert_whole(house: &House, source: &SandboxId, operation: &str, lives: bool) {
+async fn assert_whole(house: &House, source: &SandboxId, operation: &str, lives: Lives) {
     let engine = house.open(bounds()).await;
     assert_found(&engine, house).await;
     assert_eq!(monitors(house), engine.sandboxes().len(), "monitors that nobody knows");
-    assert_eq!(engine.sandbox(source).is_ok(), lives, "the sandbox that was there before");
+    let found = engine.sandbox(source).is_ok();
+    assert!(
+        lives == Lives::Maybe || found == (lives == Lives::Yes),
+        "the sandbox that was there before: {found}"
+    );
     let snapshots = engine.snapshots().await.unwrap();
     assert!(snapshots.iter().all(|s| s.status == "ready" && (s.tag == "t" || s.tag == "new")));
     for tag in snapshots.into_iter().map(|s| s.tag) {
         let child = CreateSandboxes { snapshot_tag: tag, ..children(1) };
         engine.fork(child).await.unwrap();
     }
-    if lives {
+    if found {
         let again = BranchRequest { tag: Some("again".into()), ..BranchRequest::default() };
         match engine.branch(source, again).await {
             Ok(made) => assert_eq!(made.status, "ready"),
@@ -155,14 +186,14 @@ fn a_controller_that_is_killed_at_any_step_leaves_nothing_half() {
     for operation in OPERATIONS {
         for passage in passages(CONTROLLER, operation) {
             let house = House::new();
-            let source = alive(furnish(&house));
+            let source = alive(furnish(&house, operation));
             let (operation, folder) = (operation.to_owned(), house.folder.path().to_owned());
             let harm = Some(passage.clone());
             let sent =
                 fault::send(CONTROLLER, &Errand { operation: operation.clone(), folder, harm }).unwrap();
             assert_eq!(sent.status.signal(), Some(9), "{operation} at {passage}: {}", sent.status);
             eprintln!("{operation} at {passage}");
-            alive(assert_whole(&house, &source, &operation, true));
+            alive(assert_whole(&house, &source, &operation, Lives::Yes));
             passed.insert(passage.point);
         }
     }
@@ -185,14 +216,15 @@ fn monitors_that_are_killed_at_any_step_leave_nothing_half() {
     for operation in OPERATIONS {
         for passage in passages(MONITORS, operation) {
             let house = House::new();
-            let source = alive(furnish(&house));
+            let source = alive(furnish(&house, operation));
+            let lives = if matches!(operation, "pause" | "resume") { Lives::Maybe } else { Lives::No };
             let (operation, folder) = (operation.to_owned(), house.folder.path().to_owned());
             let harm = Some(passage.clone());
             let sent = fault::send(MONITORS, &Errand { operation: operation.clone(), folder, harm }).unwrap();
             let said = String::from_utf8_lossy(&sent.stdout);
             assert!(sent.status.success(), "{operation} at {passage}: {said}");
             eprintln!("{operation} at {passage}");
-            alive(assert_whole(&house, &source, &operation, false));
+            alive(assert_whole(&house, &source, &operation, lives));
         }
     }
 }

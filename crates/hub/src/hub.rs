@@ -115,7 +115,7 @@ impl Hub {
     pub async fn bundle(&self, digest: &Digest) -> Result<Bytes, HubError> {
         let name = format!("bundles/{digest}.json");
         let text = self.read(&name, MAX_BUNDLE_BYTES as u64).await?.ok_or_else(|| self.lacks(&name))?;
-        if Digest::from(*blake3::hash(&text).as_bytes()) != *digest {
+        if Digest::of(&text) != *digest {
             return Err(self.damaged(&name, "hashes to something else".to_owned()));
         }
         Ok(text)
@@ -254,7 +254,7 @@ mod tests {
         HubTag {
             tag: tag.to_owned(),
             id: [1; 32].into(),
-            bundle: (*blake3::hash(document).as_bytes()).into(),
+            bundle: Digest::of(document),
             pushed_at_unix: 1,
             objects: 1,
             bytes: 2,

@@ -12,6 +12,19 @@ use crate::names::NameError;
 #[serde(try_from = "String", into = "String")]
 pub struct Digest([u8; 32]);
 
+impl Digest {
+    /// What these bytes hash to.
+    pub fn of(bytes: &[u8]) -> Self {
+        blake3::hash(bytes).into()
+    }
+}
+
+impl From<blake3::Hash> for Digest {
+    fn from(hash: blake3::Hash) -> Self {
+        Self(hash.into())
+    }
+}
+
 impl From<[u8; 32]> for Digest {
     fn from(hash: [u8; 32]) -> Self {
         Self(hash)

@@ -187,7 +187,7 @@ pub struct Freeze {
     pub timeout_ms: Option<u64>,
 }
 
-/// The workload stands still and file systems are synced.
+/// The workload stands still; file systems were synced just before.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Frozen {
     /// How long freezing took.

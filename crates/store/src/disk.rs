@@ -2,8 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
 use crate::error::StoreError;
 
@@ -61,6 +64,23 @@ fn not_found_is_fine(result: io::Result<()>) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
+}
+
+/// Makes a stretch of a file zero, as a hole where the file system can have one.
+pub(crate) fn punch(file: &File, at: u64, length: u64) -> io::Result<()> {
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, hole, at, length) {
+        Err(Errno::OPNOTSUPP) => {}
+        done => return Ok(done?),
+    }
+    let zeroes = [0; 4096];
+    let mut left = length;
+    while left > 0 {
+        let part = left.min(zeroes.len() as u64);
+        file.write_all_at(&zeroes[..part as usize], at + (length - left))?;
+        left -= part;
+    }
+    Ok(())
 }
 
 /// Bytes that a file occupies: holes cost nothing.

@@ -15,7 +15,6 @@ use std::sync::MutexGuard;
 use forkd_protocol::names::Tag;
 
 use self::examine::Examined;
-pub(crate) use self::examine::NewLayer;
 pub use self::pause::{Floor, PauseDraft};
 pub(crate) use self::reserved::ReservedTag;
 use crate::chain::view;
@@ -60,6 +59,7 @@ pub struct DraftFiles {
 #[derive(Debug)]
 pub struct SnapshotDraft {
     draft: Draft,
+    files: DraftFiles,
     reserved: ReservedTag,
 }
 
@@ -67,7 +67,6 @@ pub struct SnapshotDraft {
 #[derive(Debug)]
 struct Draft {
     store: Store,
-    files: DraftFiles,
     has_disk: bool,
     staging: tempfile::TempDir,
 }
@@ -78,7 +77,7 @@ impl Store {
     pub fn begin_snapshot(&self, tag: &Tag) -> Result<SnapshotDraft, StoreError> {
         let reserved = ReservedTag::new(self, tag)?;
         fault::at!("store::begin::reserved");
-        Ok(SnapshotDraft { draft: Draft::new(self)?, reserved })
+        SnapshotDraft::new(self, reserved)
     }
 
     /// The same in the place of a snapshot that is there: its tag names it until the new one is published, and that
@@ -86,14 +85,19 @@ impl Store {
     pub fn begin_replacement(&self, old: &SnapshotRecord) -> Result<SnapshotDraft, StoreError> {
         let tag = old.info.tag.parse().map_err(|_| StoreError::not_found("snapshot", &old.info.tag))?;
         let reserved = ReservedTag::beside(self, &tag, &old.id)?;
-        Ok(SnapshotDraft { draft: Draft::new(self)?, reserved })
+        SnapshotDraft::new(self, reserved)
     }
 }
 
 impl SnapshotDraft {
+    fn new(store: &Store, reserved: ReservedTag) -> Result<Self, StoreError> {
+        let (draft, files) = Draft::new(store)?;
+        Ok(Self { draft, files, reserved })
+    }
+
     /// The files for the monitor.
     pub fn outputs(&mut self) -> &DraftFiles {
-        &self.draft.files
+        &self.files
     }
 
     /// Moves the frozen top of disk 0 in; `path` must lie in the store. Without it the snapshot's disk is
@@ -107,17 +111,23 @@ impl SnapshotDraft {
 
     /// Checks and hashes everything and makes the snapshot visible under its tag.
     pub fn publish(self, meta: SnapshotMeta) -> Result<SnapshotRecord, StoreError> {
-        let examined = self.draft.examine(meta)?;
+        let Self { draft, files, reserved } = self;
+        // Whoever can still write to them is not this process.
+        drop(files);
+        let examined = draft.examine(meta)?;
         fault::at!("store::publish::examined");
-        self.commit(&examined)
+        draft.commit(&examined, &reserved)
     }
+}
 
-    fn commit(self, examined: &Examined) -> Result<SnapshotRecord, StoreError> {
-        let (store, manifest) = (&self.draft.store, &examined.manifest);
+impl Draft {
+    /// Makes the snapshot visible under its tag.
+    fn commit(&self, examined: &Examined, reserved: &ReservedTag) -> Result<SnapshotRecord, StoreError> {
+        let (store, manifest) = (&self.store, &examined.manifest);
         let fulfil =
-            |id: &str, text: &str| store.shared.db.commit(|t| self.reserved.fulfil(t, id, text, manifest));
-        let (guard, replaced) = self.draft.put(examined, fulfil)?;
-        let record = store.snapshot(self.reserved.tag());
+            |id: &str, text: &str| store.shared.db.commit(|t| reserved.fulfil(t, id, text, manifest));
+        let (guard, replaced) = self.put(examined, fulfil)?;
+        let record = store.snapshot(reserved.tag());
         if let Some(replaced) = replaced {
             // It is published; what this leaves is swept when the store opens.
             let _ = store.drop_replaced(replaced);
@@ -125,10 +135,8 @@ impl SnapshotDraft {
         drop(guard);
         record
     }
-}
 
-impl Draft {
-    fn new(store: &Store) -> Result<Self, StoreError> {
+    fn new(store: &Store) -> Result<(Self, DraftFiles), StoreError> {
         let staging = store.staging()?;
         let create = |name: &str| disk::create_new(&staging.path().join(name));
         let files = DraftFiles {
@@ -138,7 +146,7 @@ impl Draft {
             disk_extents: create(DISK_EXTENTS)?,
         };
         fault::at!("store::begin::staged");
-        Ok(Self { store: store.clone(), files, has_disk: false, staging })
+        Ok((Self { store: store.clone(), has_disk: false, staging }, files))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -194,6 +202,9 @@ impl Draft {
                 view::write(&self.whole_memory(examined)?, examined.manifest.memory_bytes(), &folder)?;
             }
             _ => {}
+        }
+        if let Some(akin) = &examined.akin {
+            self.store.inherit_hot(akin, &folder);
         }
         disk::rename(&examined.state, &folder.join(STATE))?;
         fault::at!("store::publish::state_moved");

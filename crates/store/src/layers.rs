@@ -17,6 +17,8 @@ use crate::extents::{self, Extent, PAGE};
 use crate::manifest::LayerRef;
 
 const BUFFER: usize = 1 << 20;
+/// From this many bytes on all processors hash.
+const HASHED_AT_ONCE: usize = 128 << 10;
 static ZEROES: [u8; BUFFER] = [0; BUFFER];
 
 /// Whether a buffer (of at most 1 MiB) holds nothing but zero bytes.
@@ -37,7 +39,11 @@ impl LayerHasher {
     }
 
     pub(crate) fn data(&mut self, data: &[u8]) {
-        self.data.update(data);
+        // Threads cost more than they bring for little.
+        match data.len() {
+            0..HASHED_AT_ONCE => self.data.update(data),
+            _ => self.data.update_rayon(data),
+        };
     }
 
     pub(crate) fn finish(self, layer_bytes: u64) -> String {

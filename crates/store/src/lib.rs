@@ -17,7 +17,7 @@
 //!
 //! Everything is written aside, fsynced, renamed and only then named by a row. A file that no row names is
 //! garbage and swept when the store opens.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod bundle;
 mod chain;
@@ -45,6 +45,7 @@ mod room;
 #[cfg(test)]
 mod room_tests;
 mod sandboxes;
+mod sealed;
 mod settings;
 mod snapshots;
 mod sparse;

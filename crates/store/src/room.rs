@@ -21,6 +21,13 @@ impl Room {
     }
 }
 
+impl Room {
+    /// Whether so many bytes are free, as far as that is known.
+    pub(crate) fn holds(&self, bytes: u64) -> bool {
+        self.bytes.is_none_or(|(free, _)| bytes <= free)
+    }
+}
+
 impl fmt::Display for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.bytes {

@@ -7,10 +7,12 @@ use std::io::Write;
 use forkd_protocol::error::ErrorClass;
 use forkd_testkit::room::SmallDisk;
 
-use crate::chain::Removal;
+use crate::bundle::samples;
+use crate::chain::{Below, Removal};
+use crate::draft::Floor;
 use crate::error::StoreError;
 use crate::extents::PAGE;
-use crate::records::{SnapshotMeta, SnapshotRecord};
+use crate::records::{SandboxRow, SnapshotMeta, SnapshotRecord};
 use crate::store::Store;
 use crate::testing::{below, fill, image, meta, snapshot, tag, try_fill};
 
@@ -19,13 +21,15 @@ const MIB: u64 = 1 << 20;
 type Attempt = fn(&Store) -> Result<(), StoreError>;
 
 /// What takes 5 MiB or more.
-const ATTEMPTS: [(&str, Attempt); 6] = [
+const ATTEMPTS: [(&str, Attempt); 8] = [
     ("snapshot", |store| large(store, None)),
     ("branch, full", |store| large(store, Some(Vec::new()))),
     ("branch", |store| large(store, Some(store.snapshot(&tag("b")).unwrap().manifest.memory))),
     ("compact", |store| store.compact_snapshot(&tag("b"), &tag("new")).map(drop)),
     ("image", import),
     ("frozen top", freeze),
+    ("bundle", unpack),
+    ("pause", pause),
 ];
 
 /// A snapshot whose memory differs in 5 MiB from what is below.
@@ -50,6 +54,37 @@ fn import(store: &Store) -> Result<(), StoreError> {
     draft.publish().map(drop)
 }
 
+/// A bundle of another store, whose memory is of 5 MiB.
+fn unpack(store: &Store) -> Result<(), StoreError> {
+    let (_folder, other) = samples::store();
+    let pages: Vec<(u64, u8)> = (0..5 * MIB / PAGE).map(|page| (page, 1 + (page % 250) as u8)).collect();
+    snapshot(&other, &image(&other), "new", None, &pages);
+    samples::unpack(store, &samples::pack(&other, "new", false), None).map(drop)
+}
+
+fn pause(store: &Store) -> Result<(), StoreError> {
+    let failed = |e| StoreError::io("write", store.root(), e);
+    let pages: Vec<(u64, u8)> = (0..5 * MIB / PAGE).map(|page| (page, 4)).collect();
+    let id = "sb-1".parse().unwrap();
+    let template = store.template(&id)?.unwrap();
+    let mut draft = store.begin_pause(&id)?;
+    let files = draft.outputs();
+    (&files.state).write_all(b"state").map_err(failed)?;
+    try_fill(&files.memory, &files.memory_extents, &pages, 2048).map_err(failed)?;
+    let below = Below {
+        parent: template.id,
+        memory: template.manifest.memory.clone(),
+        disk: template.frozen.clone(),
+    };
+    let meta = SnapshotMeta {
+        below: Some(below),
+        branched_from: Some("sb-1".to_owned()),
+        ..meta(&store.image_below(&template.manifest.image))
+    };
+    let row = SandboxRow { state: "paused".to_owned(), ..store.sandbox(&id)?.unwrap() };
+    draft.park(meta, Floor { memory: 2, disk: 0 }, &row)
+}
+
 fn freeze(store: &Store) -> Result<(), StoreError> {
     let pages: Vec<(u64, u8)> = (0..5 * MIB / PAGE).map(|page| (page, 3)).collect();
     let folder = tempfile::tempdir().unwrap();
@@ -72,7 +107,7 @@ fn furnished(disk: &SmallDisk) -> Store {
 
 fn files(store: &Store) -> Vec<String> {
     let mut found = Vec::new();
-    for folder in ["images", "layers", "snapshots", "staging"] {
+    for folder in ["images", "imports", "layers", "snapshots", "staging"] {
         let entries = std::fs::read_dir(store.folder(folder)).unwrap();
         found.extend(entries.map(|e| e.unwrap().path().display().to_string()));
     }

@@ -4,7 +4,7 @@ mod wiring;
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forkd_devices::block::{Block, BlockConfig};
@@ -210,8 +210,21 @@ impl Devices {
     }
 
     /// Freezes the top of disk `number`; see [`Block::freeze_top`].
-    pub fn freeze_top(&self, number: usize, new_top: Option<File>) -> Vec<Extent> {
-        self.disks.get(number).map_or_else(Vec::new, |disk| lock(disk).device_mut().freeze_top(new_top))
+    pub fn freeze_top(&self, number: usize, new_top: File, frozen: Option<File>) {
+        if let Some(disk) = self.disks.get(number) {
+            lock(disk).device_mut().freeze_top(new_top, frozen);
+        }
+    }
+
+    /// Connects into the guest as a client of the vsock socket does.
+    ///
+    /// # Errors
+    /// The socket cannot be made not to block.
+    pub fn add_vsock_client(&self, stream: UnixStream) -> std::io::Result<()> {
+        let mut vsock = lock(&self.vsock);
+        vsock.device_mut().add_client(stream)?;
+        vsock.kick_all();
+        Ok(())
     }
 
     /// Number of disks.

@@ -81,6 +81,15 @@ pub enum MonitorError {
     /// vCPUs do not do what they are told.
     #[error(transparent)]
     Vcpus(#[from] VcpuError),
+    /// The file for reading a frozen top is another one.
+    #[error("the file that a frozen disk top is to be read through is not that top")]
+    OtherTop,
+    /// The workload is not guarded any more: it was thawed, or never said to be frozen.
+    #[error("the workload was frozen for too long and was thawed; try again")]
+    Unguarded,
+    /// The guard is having the workload thawed.
+    #[error("the workload is being thawed after it was left frozen; try again")]
+    Thawing,
     /// What it changed is asked of a machine that was booted, not restored.
     #[error("this machine booted, so it lies on no layer that it could differ from; write it flat")]
     NothingBelow,
@@ -121,6 +130,9 @@ fn class(error: &MonitorError) -> RefusalClass {
         | MonitorError::HasMachine
         | MonitorError::GuestEnded(_)
         | MonitorError::NothingBelow
+        | MonitorError::OtherTop
+        | MonitorError::Unguarded
+        | MonitorError::Thawing
         | MonitorError::Bounds { .. }
         | MonitorError::TooManyDevices
         | MonitorError::DeviceCount

@@ -15,6 +15,7 @@ pub mod acpi;
 pub mod boot;
 pub mod devices;
 pub mod error;
+mod guard;
 pub mod handed;
 mod hot;
 #[expect(unsafe_code, reason = "giving rights up is asking the kernel, process by process")]

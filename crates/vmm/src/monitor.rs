@@ -19,6 +19,7 @@ use forkd_protocol::control::{CONTROL_VERSION, Connection, Exit, Phase, Reply, R
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 
 use crate::error::{MonitorError, refusal};
+use crate::guard::Guard;
 use crate::handed::Handed;
 use crate::machine::{Host, Machine};
 use crate::priority;
@@ -36,6 +37,8 @@ const FOREVER: i32 = -1;
 const TOKEN_LISTENER: u64 = 0;
 const TOKEN_DEVICES: u64 = 1;
 const TOKEN_ENDED: u64 = 2;
+const TOKEN_GUARD: u64 = 3;
+const TOKEN_THAWED: u64 = 4;
 const TOKEN_CONNECTION: u64 = 1 << 32;
 
 /// A monitor, with or without its machine.
@@ -46,6 +49,7 @@ pub struct Monitor {
     connections: HashMap<RawFd, Connection>,
     epoll: Epoll,
     machine: Option<Machine>,
+    guard: Guard,
     stop: bool,
 }
 
@@ -58,7 +62,9 @@ impl Monitor {
         listener.set_nonblocking(true).map_err(MonitorError::Events)?;
         let epoll = Epoll::new().map_err(MonitorError::Events)?;
         watch(&epoll, listener.as_raw_fd(), TOKEN_LISTENER)?;
-        Ok(Self { host, listener, connections: HashMap::new(), epoll, machine: None, stop: false })
+        let guard = Guard::new()?;
+        watch(&epoll, guard.timer_fd(), TOKEN_GUARD)?;
+        Ok(Self { host, listener, connections: HashMap::new(), epoll, machine: None, guard, stop: false })
     }
 
     /// Runs until the guest ends or the engine says stop; says how it ended.
@@ -102,6 +108,8 @@ impl Monitor {
                     machine.serve_devices()?;
                 }
             }
+            TOKEN_GUARD => self.thaw()?,
+            TOKEN_THAWED => self.guard.hear(),
             TOKEN_ENDED => return Ok(self.machine.as_ref().and_then(Machine::end).map(exit_of)),
             connection => {
                 let fd = RawFd::try_from(connection & 0xffff_ffff).unwrap_or(-1);
@@ -109,6 +117,17 @@ impl Monitor {
             }
         }
         Ok(None)
+    }
+
+    /// Has the agent thaw a workload that was left frozen.
+    fn thaw(&mut self) -> Result<(), MonitorError> {
+        let Some(machine) = self.machine.as_ref().filter(|machine| machine.is_running()) else {
+            self.guard.disarm();
+            return Ok(());
+        };
+        let Some((client, answer)) = self.guard.run_out()? else { return Ok(()) };
+        watch(&self.epoll, answer, TOKEN_THAWED)?;
+        machine.devices.add_vsock_client(client).map_err(MonitorError::Events)
     }
 
     fn has_idle_work(&self) -> bool {
@@ -181,13 +200,25 @@ impl Monitor {
             Request::Pause => self.machine()?.pause()?,
             Request::Resume => self.machine()?.resume()?,
             Request::Snapshot(snapshot) => {
+                if snapshot.guarded {
+                    self.guard.check()?;
+                }
                 let handed = Handed::new(&snapshot.roles, descriptors)?;
-                return Ok(Reply::Snapshotted(self.machine()?.snapshot(handed, &snapshot)?));
+                let told = self.machine()?.snapshot(handed, &snapshot)?;
+                // What stands still is the next controller's to decide about.
+                if snapshot.resume {
+                    self.guard.restart()?
+                } else {
+                    self.guard.disarm()
+                }
+                return Ok(Reply::Snapshotted(told));
             }
             Request::Changed { roles } => {
                 let handed = Handed::new(&roles, descriptors)?;
                 self.machine()?.write_changed(handed)?;
             }
+            Request::Guard { within_ms } => self.guard.arm(Duration::from_millis(within_ms))?,
+            Request::Unguard => self.guard.disarm(),
             Request::Stop => self.stop = true,
         }
         Ok(Reply::Done { micros: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX) })

@@ -1,4 +1,4 @@
-//! Who goes first on a busy host: what somebody waits for, then the host itself, then guests.
+//! Who goes first on a busy host: what somebody waits for, then the host itself, then guests, then what writes them out.
 //!
 //! Values are nice values of single threads, and a thread hands its own on to those that it makes. Not being allowed to
 //! change one is no reason not to run.
@@ -13,6 +13,8 @@ const STARTING: i32 = -15;
 const SERVING: i32 = 0;
 /// A vCPU. A host whose guests are busy still answers for them quickly; among themselves guests share.
 const GUEST: i32 = 10;
+/// A writer. While it is at work its source takes every page anew, and is not to wait for it as well.
+const WRITER: i32 = 19;
 
 /// The calling thread is to make a machine.
 pub fn starting() {
@@ -27,6 +29,11 @@ pub fn serving() {
 /// The calling thread runs a vCPU.
 pub fn guest() {
     set(GUEST);
+}
+
+/// The calling thread is a writer.
+pub fn writer() {
+    set(WRITER);
 }
 
 fn set(nice: i32) {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -28,7 +29,18 @@ struct Outputs {
     memory: File,
     memory_extents: File,
     how: How,
-    disks: Vec<(File, Option<File>)>,
+    disks: Vec<DiskOutputs>,
+}
+
+/// Where a disk goes.
+#[derive(Debug)]
+struct DiskOutputs {
+    /// Lists what its top holds.
+    table: File,
+    /// What takes the top's place where the machine runs on.
+    new_top: Option<File>,
+    /// The top itself, for reading.
+    frozen: Option<File>,
 }
 
 /// How memory is written.
@@ -47,9 +59,10 @@ impl Outputs {
     fn take(handed: &mut Handed, disks: usize, request: &Snapshot) -> Result<Self, MonitorError> {
         let mut disk_outputs = Vec::with_capacity(disks);
         for disk in (0u8..).take(disks) {
-            let extents = handed.file(FdRole::DiskExtentsOut { disk })?;
+            let table = handed.file(FdRole::DiskExtentsOut { disk })?;
             let new_top = request.resume.then(|| handed.file(FdRole::DiskTopNew { disk })).transpose()?;
-            disk_outputs.push((extents, new_top));
+            let frozen = handed.take(FdRole::DiskTopFrozen { disk }).map(File::from);
+            disk_outputs.push(DiskOutputs { table, new_top, frozen });
         }
         let how = match request.memory {
             MemoryMode::Flat => How::Flat,
@@ -81,6 +94,7 @@ impl Machine {
             return Err(MonitorError::NothingBelow);
         }
         let outputs = Outputs::take(&mut handed, self.devices.disk_count(), request)?;
+        self.check_frozen(&outputs.disks)?;
         let was_running = self.is_running();
         let begun = Instant::now();
         self.pause()?;
@@ -95,6 +109,19 @@ impl Machine {
         Ok(Snapshotted { pause_us, ..written? })
     }
 
+    /// What is to be read in the place of a top must be that top.
+    fn check_frozen(&self, disks: &[DiskOutputs]) -> Result<(), MonitorError> {
+        let tops = self.devices.top_inodes().map_err(MonitorError::Events)?;
+        for (disk, top) in disks.iter().zip(tops) {
+            if let Some(frozen) = &disk.frozen
+                && frozen.metadata().map_err(MonitorError::Events)?.ino() != top
+            {
+                return Err(MonitorError::OtherTop);
+            }
+        }
+        Ok(())
+    }
+
     fn write_out(&mut self, outputs: Outputs) -> Result<Snapshotted, MonitorError> {
         let mut out = BufWriter::new(outputs.state);
         statefile::write(&self.save()?, &mut out).map_err(|e| match e {
@@ -104,10 +131,10 @@ impl Machine {
         out.flush().map_err(MonitorError::Write)?;
 
         let mut disks = Vec::with_capacity(outputs.disks.len());
-        let mut new_tops = Vec::with_capacity(outputs.disks.len());
-        for (number, (table, new_top)) in outputs.disks.into_iter().enumerate() {
+        let mut tops = Vec::with_capacity(outputs.disks.len());
+        for (number, DiskOutputs { table, new_top, frozen }) in outputs.disks.into_iter().enumerate() {
             disks.push(write_extents(&self.devices.top_extents(number), table)?);
-            new_tops.push(new_top);
+            tops.push((new_top, frozen));
         }
         let (data, table) = (outputs.memory, outputs.memory_extents);
         let (memory, writer) = match outputs.how {
@@ -121,8 +148,10 @@ impl Machine {
             }
         };
         // What can fail has been done.
-        for (number, new_top) in new_tops.into_iter().enumerate() {
-            self.devices.freeze_top(number, new_top);
+        for (number, (new_top, frozen)) in tops.into_iter().enumerate() {
+            if let Some(new_top) = new_top {
+                self.devices.freeze_top(number, new_top, frozen);
+            }
         }
         Ok(Snapshotted { pause_us: 0, memory, disks, writer })
     }

@@ -22,6 +22,7 @@ use forkd_memory::writer::{Scratch, Written, write_changed};
 pub use self::filter::of_writer;
 use crate::jail::Filter;
 use crate::line::Line;
+use crate::priority;
 
 /// What a writer works with. Made before the fork, since the copy must not allocate.
 #[derive(Debug)]
@@ -61,6 +62,7 @@ pub fn fork(ram: &GuestRam, job: Job) -> io::Result<u32> {
 }
 
 fn write_and_exit(ram: &GuestRam, mut job: Job) -> ! {
+    priority::writer();
     let files = [&job.data, &job.table, &job.status].map(File::as_raw_fd);
     close_all_but([files[0], files[1], files[2], job.proc_dir.as_raw_fd()]);
     let done = Pagemap::open(job.proc_dir.as_fd()).and_then(|pagemap| {

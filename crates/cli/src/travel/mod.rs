@@ -52,7 +52,7 @@ where
 
 /// What a bundle is called by.
 pub(crate) fn digest_of(document: &[u8]) -> Digest {
-    Digest::from(*blake3::hash(document).as_bytes())
+    Digest::of(document)
 }
 
 /// Reads a document.

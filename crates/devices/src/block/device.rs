@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::os::fd::RawFd;
 
-use forkd_memory::extents::Extent;
 use virtio_bindings::{virtio_blk as blk, virtio_ids::VIRTIO_ID_BLOCK};
 
 use super::disk::{Disk, DiskError};
@@ -72,8 +71,8 @@ impl Block {
     }
 
     /// See [`Disk::freeze_top`]. The device must be at rest.
-    pub fn freeze_top(&mut self, new_top: Option<File>) -> Vec<Extent> {
-        self.disk.freeze_top(new_top)
+    pub fn freeze_top(&mut self, new_top: File, frozen: Option<File>) {
+        self.disk.freeze_top(new_top, frozen);
     }
 
     /// The disk behind the device.

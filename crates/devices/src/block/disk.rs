@@ -175,16 +175,13 @@ impl Disk {
         Ok(self.top.file.metadata()?.ino())
     }
 
-    /// What the top holds. With a `new_top` (an empty file), the old one becomes the highest frozen layer
-    /// and is never written again.
-    pub fn freeze_top(&mut self, new_top: Option<File>) -> Vec<Extent> {
+    /// The old top becomes the highest frozen layer and is never written again; it is read through `frozen`, which is the
+    /// same file, where that is given, and the descriptor that could write is closed. `new_top` is an empty file.
+    pub fn freeze_top(&mut self, new_top: File, frozen: Option<File>) {
         let extents = self.top.extents();
-        if let Some(file) = new_top {
-            let blocks = self.bytes.div_ceil(BLOCK_SIZE);
-            let frozen = std::mem::replace(&mut self.top, Top::new(file, blocks));
-            self.lower.push(frozen.file, &extents);
-        }
-        extents
+        let blocks = self.bytes.div_ceil(BLOCK_SIZE);
+        let old = std::mem::replace(&mut self.top, Top::new(new_top, blocks));
+        self.lower.push(frozen.unwrap_or(old.file), &extents);
     }
 
     /// Writes `piece` at `offset`. Where that fails, blocks that were absent are so again: bytes that no extent

@@ -1,5 +1,6 @@
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use forkd_memory::extents::Extent;
@@ -238,8 +239,13 @@ fn discarded_blocks_take_no_room_in_the_top() {
     assert_eq!(status, 0);
     let (_, seen) = send(&mut guest, IN, 8, &[], 8192);
     assert!(seen == vec![0; 8192]);
-    let extents = guest.transport.device_mut().freeze_top(None);
+    let extents = guest.transport.device_mut().disk().top_extents();
     assert_eq!(extents, [Extent { first_page: 0, pages: 64 }]);
+}
+
+/// The same file by a descriptor that cannot write.
+fn read_only(file: &File) -> File {
+    File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
 }
 
 #[derive(Debug, Clone)]
@@ -294,7 +300,8 @@ proptest! {
                 }
                 Step::Freeze => {
                     let blocks = disk.top_blocks();
-                    let frozen = disk.freeze_top(Some(top()));
+                    let frozen = disk.top_extents();
+                    disk.freeze_top(top(), None);
                     prop_assert_eq!(frozen.iter().map(|extent| extent.pages).sum::<u64>(), blocks);
                     prop_assert_eq!(disk.top_blocks(), 0);
                 }
@@ -325,7 +332,11 @@ proptest! {
             piece.copy_from_slice(&expected[at..at + piece.len()]);
             Ok(())
         }).unwrap();
-        let extents = source.freeze_top(Some(top()));
+        let extents = source.top_extents();
+        source.freeze_top(top(), Some(read_only(&frozen_top)));
+        let mut read = Vec::new();
+        source.read(0..BYTES, |_, piece| { read.extend_from_slice(piece); Ok(()) }).unwrap();
+        prop_assert!(read == expected);
         source.write(0..BYTES, |_, piece| { piece.fill(0xee); Ok(()) }).unwrap();
         let layers = vec![DiskLayer { data: frozen_top, extents }];
         let mut child = Disk::new(base(), layers, top(), BYTES).unwrap();

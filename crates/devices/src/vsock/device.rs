@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::RawFd;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use super::connection::{Connection, Phase};
@@ -86,6 +86,17 @@ impl Vsock {
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections.len()
+    }
+
+    /// Lets a client in that this process is itself: what comes out of `stream` is what clients of the listener say. It
+    /// is looked at when the device next is.
+    ///
+    /// # Errors
+    /// The socket cannot be made not to block.
+    pub fn add_client(&mut self, stream: UnixStream) -> io::Result<()> {
+        stream.set_nonblocking(true)?;
+        self.host.add_own(stream);
+        Ok(())
     }
 
     /// Whether a restored guest still has to confirm that its old connections are gone.

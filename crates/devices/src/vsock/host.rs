@@ -1,5 +1,6 @@
 //! The host's side: listener, epoll set, and the timer for clients that do not speak.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -32,6 +33,8 @@ pub(super) struct Host {
     listening: bool,
     /// There may be clients that were not accepted yet.
     waiting: bool,
+    /// Clients that did not come through the listener.
+    own: VecDeque<UnixStream>,
     timer: Option<TimerFd>,
     timer_runs: bool,
 }
@@ -40,7 +43,15 @@ impl Host {
     pub(super) fn new(listener: UnixListener) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let epoll = Epoll::new()?;
-        Ok(Self { listener, epoll, listening: false, waiting: false, timer: None, timer_runs: false })
+        Ok(Self {
+            listener,
+            epoll,
+            listening: false,
+            waiting: false,
+            own: VecDeque::new(),
+            timer: None,
+            timer_runs: false,
+        })
     }
 
     pub(super) fn fd(&self) -> RawFd {
@@ -72,8 +83,16 @@ impl Host {
         self.stop_timer();
     }
 
+    /// Lets a client wait that this process made, and whose socket does not block.
+    pub(super) fn add_own(&mut self, stream: UnixStream) {
+        self.own.push_back(stream);
+    }
+
     /// The next client that waits.
     pub(super) fn accept(&mut self) -> Option<UnixStream> {
+        if let Some(stream) = self.own.pop_front() {
+            return Some(stream);
+        }
         while self.waiting {
             match self.listener.accept() {
                 Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => return Some(stream),

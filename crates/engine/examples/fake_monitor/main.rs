@@ -76,6 +76,8 @@ impl Monitor {
             Request::Resume => self.enter(Phase::Running),
             Request::Snapshot(snapshot) => self.write(&snapshot, fds).or_else(unless_full),
             Request::Changed { roles } => self.tell_changed(&roles, fds),
+            // It dies with whoever had it frozen, or is thawed by the next.
+            Request::Guard { .. } | Request::Unguard => Ok(Reply::Done { micros: 1 }),
             Request::Stop => exit(0),
         }
     }
@@ -177,6 +179,8 @@ impl Monitor {
                 },
                 FdRole::MemoryExtentsOut => file.write_all_at(&table(&[(1, 1)]), 0)?,
                 FdRole::DiskExtentsOut { .. } => file.write_all_at(&table(&[]), 0)?,
+                // It has no other descriptor of its top than the one that could write.
+                FdRole::DiskTopFrozen { .. } => {}
                 _ => return Ok(refusal("an output that is none")),
             }
         }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use forkd_protocol::control::{BRANCH_VERSION, MemoryMode, WriterEnd};
 use forkd_protocol::error::chain;
+use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{BranchMode, SnapshotInfo, SnapshotTiming};
 use forkd_store::{Below, LayerRef, SnapshotDraft, SnapshotMeta, Template};
 use tokio::io::AsyncReadExt;
@@ -18,7 +19,7 @@ use super::{BranchError, meta_over};
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, is_full};
 use crate::fault;
-use crate::monitor::MonitorError;
+use crate::monitor::{MonitorError, guards};
 use crate::sandbox::{Command, Handle};
 use crate::snapshot::millis as millis_since;
 
@@ -90,19 +91,17 @@ impl Taken {
             let Shared { store, launcher, .. } = &*beginning;
             // Asked while the workload runs: a monitor looks through all of its memory for its answer.
             let began = Instant::now();
-            let wanted = measure || mode != MemoryMode::Flat;
-            let status = wanted.then(|| launcher.status(&of.dir)).transpose()?;
+            let status = launcher.status(&of.dir)?;
             let took = began.elapsed();
-            let version = status.as_ref().filter(|_| mode != MemoryMode::Flat).map(|status| status.version);
-            if version.is_some_and(|version| version < BRANCH_VERSION) {
+            if mode != MemoryMode::Flat && status.version < BRANCH_VERSION {
                 return Err(BranchError::OldMonitor.into());
             }
             reconcile_tops(&beginning, &of)?;
             let template = store.template(&of.id)?.ok_or(BranchError::OriginUnknown)?;
-            let changed = status.filter(|_| measure).map(|status| (took, status.changed_pages * 4096));
-            Ok((template, store.begin_snapshot(&tag)?, changed))
+            let changed = measure.then_some((took, status.changed_pages * 4096));
+            Ok((template, store.begin_snapshot(&tag)?, changed, guards(status.version)))
         });
-        let (template, draft, changed) = begun.await??;
+        let (template, draft, changed, guarded) = begun.await??;
         let limit = handle.view.borrow().info.memory_limit_mib;
         let headroom = match plan.mode {
             BranchMode::Live => Headroom::raise(shared, handle.id.as_str(), limit)?,
@@ -111,44 +110,42 @@ impl Taken {
 
         fault::at!("engine::branch::reserved");
         let since = Instant::now();
-        let frozen = handle.freeze(&shared.config.bounds).await?;
-        frozen.map_err(BranchError::NotFrozen)?;
+        handle.freeze(&shared.launcher, guarded).await?.map_err(BranchError::NotFrozen)?;
+        let froze = since.elapsed();
         let (launcher, dir, disk_bytes) =
             (Arc::clone(&shared.launcher), handle.dir.clone(), template.manifest.image.size_bytes);
         let writing = blocking(move || {
             fault::at!("engine::branch::frozen");
             let mut draft = draft;
-            let branched = launcher.branch(&dir, draft.outputs(), mode, disk_bytes);
+            let branched = launcher.branch(&dir, draft.outputs(), mode, (disk_bytes, guarded));
             (draft, branched)
         });
         let written = writing.await;
+        let wrote = since.elapsed();
         fault::at!("engine::branch::written");
         handle.thaw(&shared.config.bounds).await;
         fault::at!("engine::branch::thawed");
         let workload_pause = since.elapsed();
-        let (draft, branched) = written?;
-        let mut branched = branched?;
-        debug!(sandbox = %handle.id, ?workload_pause, pause_us = branched.told.pause_us, "branched");
-        let (vm_pause, writer) = (Duration::from_micros(branched.told.pause_us), branched.writer());
-        if let Some(pid) = branched.told.writer {
-            // So that a source that is killed does not take its writer with it.
-            let moved = shared.launcher.cgroups().writers().and_then(|writers| writers.add(pid));
-            if let Err(e) = moved
-                && limit.is_some()
-            {
-                debug!(sandbox = %handle.id, error = %chain(&e), "the writer stays with its source");
-            }
-        }
         let (keeping, of) = (Arc::clone(shared), handle.clone());
         // Where this fails the next one tries again.
         let kept = blocking(move || -> Result<_, EngineError> {
+            if guarded && let Err(e) = keeping.launcher.unguard(&of.dir) {
+                debug!(sandbox = %of.id, error = %chain(&e), "its monitor goes on guarding it");
+            }
+            let (draft, branched) = written?;
+            let mut branched = branched?;
+            debug!(sandbox = %of.id, ?froze, ?wrote, ?workload_pause, pause_us = branched.told.pause_us, "branched");
+            let writer = branched.writer();
+            if let Some(pid) = branched.told.writer {
+                move_writer(&keeping, &of.id, pid, limit.is_some());
+            }
             let frozen = branched.settle()?;
             fault::at!("engine::branch::tops_settled");
             let layer = keep_top(&keeping.store, &of, &frozen, disk_bytes)?;
             keeping.store.count_branch(&of.id)?;
-            Ok(layer)
+            Ok((draft, Duration::from_micros(branched.told.pause_us), writer, layer))
         });
-        let new_top = kept.await??;
+        let (draft, vm_pause, writer, new_top) = kept.await??;
         fault::at!("engine::branch::top_kept");
         let below = template.manifest.disk.iter().chain(&template.frozen).cloned();
         let disk = below.chain(new_top).collect();
@@ -208,13 +205,24 @@ impl Taken {
             ..meta_over(&shared.store, manifest)?
         };
         let draft = self.draft;
+        let writer_took = began.elapsed();
         let record = blocking(move || draft.publish(meta)).await??;
         fault::at!("engine::branch::published");
         let mut info = record.info;
         info.diff_ms = self.changed.map(|(took, _)| millis(took));
         info.diff_logical_bytes = self.changed.map(|(_, bytes)| bytes).or(info.diff_logical_bytes);
-        debug!(tag = %plan.tag, "branch published");
+        debug!(tag = %plan.tag, ?writer_took, took = ?began.elapsed(), "branch published");
         Ok(info)
+    }
+}
+
+/// So that a source that is killed does not take its writer with it.
+fn move_writer(shared: &Shared, source: &SandboxId, pid: u32, limited: bool) {
+    let moved = shared.launcher.cgroups().writers().and_then(|writers| writers.add(pid));
+    if let Err(e) = moved
+        && limited
+    {
+        debug!(sandbox = %source, error = %chain(&e), "the writer stays with its source");
     }
 }
 

@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use forkd_protocol::control::{FdRole, MemoryMode, Reply, Request, Snapshot, Snapshotted, Status};
+use forkd_protocol::control::{
+    ControlVersion, FdRole, GUARD_VERSION, MemoryMode, Reply, Request, Snapshot, Snapshotted, Status,
+};
 use forkd_store::DraftFiles;
 
 use super::launch::{Parcel, done};
@@ -26,7 +28,24 @@ pub(crate) struct FrozenTop {
     pub(crate) table: PathBuf,
 }
 
+/// Whether monitors of a version guard what is frozen, and let go of frozen tops.
+pub(crate) fn guards(version: ControlVersion) -> bool {
+    version >= GUARD_VERSION
+}
+
 impl Launcher {
+    /// Has the monitor thaw the workload, which is about to be frozen, unless that is [taken back](Launcher::unguard) in
+    /// time; blocks.
+    pub(crate) fn guard(&self, dir: &RunDir) -> Result<(), MonitorError> {
+        let within_ms = u64::try_from(self.bounds().guard().as_millis()).unwrap_or(u64::MAX);
+        done(ask(dir, &Request::Guard { within_ms }, &[], self.bounds().control)?)
+    }
+
+    /// The workload runs; blocks. Where this fails it is thawed once more, which does no harm.
+    pub(crate) fn unguard(&self, dir: &RunDir) -> Result<(), MonitorError> {
+        done(ask(dir, &Request::Unguard, &[], self.bounds().control)?)
+    }
+
     /// Has a running machine written into a draft; blocks. Where it is refused the machine goes on as if nothing had
     /// been asked.
     pub(crate) fn branch(
@@ -34,7 +53,7 @@ impl Launcher {
         dir: &RunDir,
         draft: &DraftFiles,
         memory: MemoryMode,
-        disk_bytes: u64,
+        (disk_bytes, guarded): (u64, bool),
     ) -> Result<Branched, MonitorError> {
         let files = dir.open_branch_files(disk_bytes)?;
         fault::at!("engine::branch::files_made");
@@ -44,6 +63,9 @@ impl Launcher {
         parcel.add(FdRole::MemoryExtentsOut, draft.memory_extents.as_fd());
         parcel.add(FdRole::DiskExtentsOut { disk: 0 }, files.table.as_fd());
         parcel.add(FdRole::DiskTopNew { disk: 0 }, files.top.as_fd());
+        if guarded {
+            parcel.add(FdRole::DiskTopFrozen { disk: 0 }, files.frozen.as_fd());
+        }
         let pipe = match memory {
             MemoryMode::Live => {
                 Some(std::io::pipe().map_err(|e| MonitorError::file("make", "a pipe".as_ref(), e))?)
@@ -53,7 +75,7 @@ impl Launcher {
         if let Some((_, status)) = &pipe {
             parcel.add(FdRole::WriterStatus, status.as_fd());
         }
-        let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: true, memory });
+        let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: true, memory, guarded });
         match snapshotted(ask(dir, &request, &parcel.fds, self.bounds().write), self.store()) {
             // The sending end is the writer's alone from here on: its end is the end of the pipe.
             Ok(mut told) => {
@@ -71,14 +93,19 @@ impl Launcher {
 
     /// Has a machine write what it changed, after which it stands still; blocks. Its disk stays as it is. Where it is
     /// refused the machine goes on as if nothing had been asked.
-    pub(crate) fn write_paused(&self, dir: &RunDir, draft: &DraftFiles) -> Result<Snapshotted, MonitorError> {
+    pub(crate) fn write_paused(
+        &self,
+        dir: &RunDir,
+        draft: &DraftFiles,
+        guarded: bool,
+    ) -> Result<Snapshotted, MonitorError> {
         let mut parcel = Parcel::default();
         parcel.add(FdRole::StateOut, draft.state.as_fd());
         parcel.add(FdRole::MemoryOut, draft.memory.as_fd());
         parcel.add(FdRole::MemoryExtentsOut, draft.memory_extents.as_fd());
         parcel.add(FdRole::DiskExtentsOut { disk: 0 }, draft.disk_extents.as_fd());
         let memory = MemoryMode::Changed;
-        let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: false, memory });
+        let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: false, memory, guarded });
         snapshotted(ask(dir, &request, &parcel.fds, self.bounds().write), self.store())
     }
 

@@ -76,7 +76,7 @@ impl Launcher {
         &self.store
     }
 
-    pub(super) fn bounds(&self) -> &Bounds {
+    pub(crate) fn bounds(&self) -> &Bounds {
         &self.bounds
     }
 
@@ -207,7 +207,8 @@ impl Launcher {
         parcel.add(FdRole::MemoryExtentsOut, draft.memory_extents.as_fd());
         parcel.add(FdRole::DiskExtentsOut { disk: 0 }, draft.disk_extents.as_fd());
         let memory = MemoryMode::Flat;
-        let request = Request::Snapshot(Snapshot { roles: parcel.roles, resume: false, memory });
+        let request =
+            Request::Snapshot(Snapshot { roles: parcel.roles, resume: false, memory, guarded: false });
         process::snapshotted(monitor.call(&request, &parcel.fds, self.bounds.write), &self.store)
     }
 

@@ -15,7 +15,7 @@ mod process;
 mod rundir;
 mod users;
 
-pub(crate) use branch::FrozenTop;
+pub(crate) use branch::{FrozenTop, guards};
 pub(crate) use ending::KILLED_BY_FILTER;
 pub use error::MonitorError;
 pub(crate) use launch::{Launcher, ParentPlan, stop_by_socket};

@@ -47,6 +47,8 @@ pub(crate) struct BranchFiles {
     pub(crate) top: File,
     /// Where it lists what the old one holds.
     pub(crate) table: File,
+    /// The old one, for reading.
+    pub(crate) frozen: File,
 }
 
 /// What a branch that broke off has done to the disk.
@@ -160,8 +162,10 @@ impl RunDir {
         let top_path = self.new_top();
         let top = create(&top_path, true)?;
         let made = top.set_len(disk_bytes).map_err(|e| MonitorError::file("size", &top_path, e));
-        match made.and_then(|()| create(&self.frozen_table(), true)) {
-            Ok(table) => Ok(BranchFiles { top, table }),
+        let old = self.top();
+        let opened = made.and_then(|()| File::open(&old).map_err(|e| MonitorError::file("open", &old, e)));
+        match opened.and_then(|frozen| Ok((frozen, create(&self.frozen_table(), true)?))) {
+            Ok((frozen, table)) => Ok(BranchFiles { top, table, frozen }),
             Err(e) => {
                 self.remove_branch_files()?;
                 Err(e)

@@ -14,6 +14,8 @@ use crate::adopt::paused_row;
 use crate::branch::{meta_over, reconcile_tops};
 use crate::engine::{Shared, blocking};
 use crate::error::EngineError;
+use crate::fault;
+use crate::monitor::guards;
 use crate::sandbox::Handle;
 
 /// Everything that is known before anything is changed.
@@ -22,6 +24,8 @@ struct Plan {
     template: Template,
     row: SandboxRow,
     floor: Floor,
+    /// Its monitor guards what is frozen.
+    guarded: bool,
 }
 
 /// Writes the sandbox and commits that it is paused. Its monitor is then to be ended; where this fails it goes on.
@@ -42,13 +46,14 @@ pub(super) async fn park(
     };
     let (planning, of) = (Arc::clone(&shared), handle.clone());
     let plan = blocking(move || Plan::make(&planning, &of)).await??;
-    let frozen = handle.freeze(&shared.config.bounds).await?;
-    frozen.map_err(PauseError::NotFrozen)?;
+    let guarded = plan.guarded;
+    fault::at!("engine::pause::planned");
+    handle.freeze(&shared.launcher, guarded).await?.map_err(PauseError::NotFrozen)?;
     let (writing, of) = (Arc::clone(&shared), handle.clone());
     let written = blocking(move || plan.carry_out(&writing, &of)).await;
     let written = written.and_then(|written| written);
     if written.is_err() {
-        go_on(&shared, &handle).await;
+        go_on(&shared, &handle, guarded).await;
     }
     written
 }
@@ -56,7 +61,8 @@ pub(super) async fn park(
 impl Plan {
     fn make(shared: &Shared, handle: &Handle) -> Result<Self, EngineError> {
         let (store, launcher, id) = (&shared.store, &shared.launcher, &handle.id);
-        if launcher.status(&handle.dir)?.version < BRANCH_VERSION {
+        let version = launcher.status(&handle.dir)?.version;
+        if version < BRANCH_VERSION {
             return Err(PauseError::OldMonitor.into());
         }
         reconcile_tops(shared, handle)?;
@@ -69,13 +75,16 @@ impl Plan {
             return Err(PauseError::OldAgent { found, tag: row.snapshot_tag }.into());
         }
         let (row, floor) = paused_row(row, &template);
-        Ok(Self { draft: store.begin_pause(id)?, template, row, floor })
+        Ok(Self { draft: store.begin_pause(id)?, template, row, floor, guarded: guards(version) })
     }
 
     fn carry_out(self, shared: &Shared, handle: &Handle) -> Result<(), EngineError> {
-        let Self { mut draft, template, row, floor } = self;
-        let told = shared.launcher.write_paused(&handle.dir, draft.outputs())?;
+        let Self { mut draft, template, row, floor, guarded } = self;
+        fault::at!("engine::pause::frozen");
+        let told = shared.launcher.write_paused(&handle.dir, draft.outputs(), guarded)?;
+        fault::at!("engine::pause::written");
         draft.link_disk_top(&handle.dir.top())?;
+        fault::at!("engine::pause::top_linked");
         let manifest = &template.manifest;
         let origin = handle.view.borrow().info.snapshot_id.clone();
         let meta = SnapshotMeta {
@@ -88,16 +97,23 @@ impl Plan {
             }),
             ..meta_over(&shared.store, manifest)?
         };
-        Ok(draft.park(meta, floor, &row)?)
+        draft.park(meta, floor, &row)?;
+        fault::at!("engine::pause::committed");
+        Ok(())
     }
 }
 
 /// Machine and workload run as before.
-async fn go_on(shared: &Arc<Shared>, handle: &Handle) {
+async fn go_on(shared: &Arc<Shared>, handle: &Handle, guarded: bool) {
     let (launcher, dir) = (Arc::clone(&shared.launcher), handle.dir.clone());
     // A machine that was not stopped does not notice.
     if let Ok(Err(e)) = blocking(move || launcher.run_on(&dir)).await {
         warn!(sandbox = %handle.id, error = %e, "the machine of a sandbox that was not paused does not go on");
     }
     handle.thaw(&shared.config.bounds).await;
+    if guarded {
+        let (launcher, dir) = (Arc::clone(&shared.launcher), handle.dir.clone());
+        // What goes on being guarded is thawed once more.
+        let _ = blocking(move || launcher.unguard(&dir)).await;
+    }
 }

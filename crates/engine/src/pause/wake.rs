@@ -10,6 +10,7 @@ use super::PauseError;
 use crate::adopt::resumed_row;
 use crate::engine::{Shared, blocking};
 use crate::error::EngineError;
+use crate::fault;
 use crate::fork::{ChildError, discard, tell};
 use crate::guest::GuestError;
 use crate::identity::new_continuation;
@@ -28,6 +29,7 @@ pub(super) async fn wake(
     };
     let (restoring, of) = (Arc::clone(&shared), handle.clone());
     let mut monitor = blocking(move || restore(&restoring, &of)).await??;
+    fault::at!("engine::resume::restored");
     shared.launcher.refill();
     let watch = match monitor.watch() {
         Ok(watch) => watch,
@@ -38,6 +40,7 @@ pub(super) async fn wake(
         return fail(&handle, monitor, e).await;
     }
     drop(permit);
+    fault::at!("engine::resume::told");
     // From the commit on it outlives us, whenever we end.
     monitor.keep();
     let (committing, of) = (Arc::clone(&shared), handle.clone());
@@ -48,7 +51,9 @@ pub(super) async fn wake(
         handle.guest.close();
         return Err(e);
     }
+    fault::at!("engine::resume::committed");
     handle.thaw(&shared.config.bounds).await;
+    fault::at!("engine::resume::thawed");
     shared.alarm.ring();
     let timing = handle.view.borrow().info.timing;
     Ok(Born { monitor, watch, timing })

@@ -11,6 +11,7 @@ use forkd_protocol::error::chain;
 use super::state::Event;
 use super::task::{Body, Born, Command, Task};
 use crate::error::EngineError;
+use crate::fault;
 use crate::monitor::MonitorError;
 
 /// Who waits for it to be done.
@@ -68,6 +69,7 @@ impl Task {
             if let Err(e) = self.end_monitor(body).await? {
                 warn!(sandbox = %self.id, error = %chain(&e), "the monitor of a paused sandbox is still there");
             }
+            fault::at!("engine::pause::monitor_ended");
             self.show_pid(None);
         }
         self.after = Some((errand.answer, done));

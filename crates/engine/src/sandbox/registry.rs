@@ -12,8 +12,10 @@ use tracing::warn;
 
 use super::{Command, Life, SandboxError, Turns};
 use crate::config::Bounds;
+use crate::engine::blocking;
+use crate::error::EngineError;
 use crate::guest::{Guest, GuestError};
-use crate::monitor::{KILLED_BY_FILTER, RunDir};
+use crate::monitor::{KILLED_BY_FILTER, Launcher, RunDir};
 use crate::settings::Keeper;
 
 /// How many ids of removed sandboxes are remembered, so that removing one again succeeds.
@@ -173,11 +175,20 @@ impl Handle {
         error.unwrap_or_else(|| SandboxError::NotFound(self.id.to_string()))
     }
 
-    /// Has the workload stand still. Where it does not, it goes on.
-    pub(crate) async fn freeze(&self, bounds: &Bounds) -> Result<Result<(), GuestError>, SandboxError> {
+    /// Has the workload stand still, under the guard of a monitor that can. Where it does not, it goes on.
+    pub(crate) async fn freeze(
+        &self,
+        launcher: &Arc<Launcher>,
+        guarded: bool,
+    ) -> Result<Result<(), GuestError>, EngineError> {
+        if guarded {
+            let (launcher, dir) = (Arc::clone(launcher), self.dir.clone());
+            blocking(move || launcher.guard(&dir)).await??;
+        }
+        let bounds = launcher.bounds();
         let frozen = tokio::select! {
             frozen = self.guest.freeze(bounds) => frozen.map(drop),
-            over = self.over() => return Err(over),
+            over = self.over() => return Err(over.into()),
         };
         if frozen.is_err() {
             self.thaw(bounds).await;

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use super::{Plan, SnapshotError, Source, check, make};
 use crate::engine::{Engine, blocking};
 use crate::error::EngineError;
+use crate::fault;
 
 impl Engine {
     /// Boots the image that a snapshot was made of, warms it up in the same way, and freezes it under another tag, or in
@@ -30,6 +31,7 @@ impl Engine {
             if in_place { store.begin_replacement(&old) } else { store.begin_snapshot(&tag) }
         };
         let draft = blocking(beginning).await??;
+        fault::at!("engine::refresh::reserved");
         make(&self.shared, plan, draft, &progress).await
     }
 }

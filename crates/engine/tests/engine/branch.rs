@@ -195,7 +195,8 @@ fn break_off(house: &House, id: &SandboxId, cut: Cut) {
     ];
     let files = [out(), out(), out(), table, top];
     let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-    let request = Request::Snapshot(Snapshot { roles, resume: true, memory: MemoryMode::Changed });
+    let request =
+        Request::Snapshot(Snapshot { roles, resume: true, memory: MemoryMode::Changed, guarded: false });
     let socket = UnixStream::connect(run.join("control.sock")).unwrap();
     Connection::new(socket).call(&request, &fds).unwrap();
     if matches!(cut, Cut::BetweenTheRenames | Cut::AfterTheRenames) {

@@ -6,10 +6,14 @@ use serde::{Deserialize, Serialize};
 pub type ControlVersion = u32;
 
 /// The version that these messages are.
-pub const CONTROL_VERSION: ControlVersion = 2;
+pub const CONTROL_VERSION: ControlVersion = 3;
 
 /// The first version in which a machine that runs on can be written as what it changed.
 pub const BRANCH_VERSION: ControlVersion = 2;
+
+/// The first version that thaws a workload by itself ([`Request::Guard`]), and goes on reading a frozen top through a
+/// descriptor that cannot write ([`FdRole::DiskTopFrozen`]).
+pub const GUARD_VERSION: ControlVersion = 3;
 
 /// Version of the machine state that monitors write, and the only one that they read; see docs/snapshot-format.md.
 pub const STATE_VERSION: u32 = 1;
@@ -72,6 +76,12 @@ pub enum FdRole {
     WriterStatus,
     /// The empty top that replaces the frozen one where the source runs on.
     DiskTopNew {
+        /// Index of the disk.
+        disk: u8,
+    },
+    /// The top that is frozen, open for reading only: the source goes on reading through it, and closes the descriptor
+    /// that could write. From [`GUARD_VERSION`] on.
+    DiskTopFrozen {
         /// Index of the disk.
         disk: u8,
     },
@@ -155,6 +165,10 @@ pub struct Snapshot {
     /// What of its memory. Monitors before [`BRANCH_VERSION`] know flat layers only.
     #[serde(default)]
     pub memory: MemoryMode,
+    /// Only while the guard that [`Request::Guard`] set up has not thawed the workload. Afterwards it begins anew, or
+    /// is gone where the machine stands still.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guarded: bool,
 }
 
 /// What the engine can ask.
@@ -178,6 +192,14 @@ pub enum Request {
         /// What each passed descriptor is.
         roles: Vec<FdRole>,
     },
+    /// The workload is about to be frozen: where this is not taken back ([`Request::Unguard`]) in time, the monitor has
+    /// the agent thaw it, since whoever had it frozen may be gone. From [`GUARD_VERSION`] on.
+    Guard {
+        /// How long that may take, milliseconds.
+        within_ms: u64,
+    },
+    /// The workload runs; there is nothing to guard.
+    Unguard,
     /// End the process. Always succeeds.
     Stop,
 }

@@ -13,8 +13,8 @@ use super::import::Import;
 use super::state::StateHead;
 use super::{BundleError, WINDOW_LOG};
 use crate::chain::LayerWriter;
+use crate::chain::NewLayer;
 use crate::disk;
-use crate::draft::NewLayer;
 use crate::error::StoreError;
 use crate::extents::{self, ENTRY, Extent, HEADER, PAGE};
 use crate::images::Blocks;
@@ -67,10 +67,8 @@ impl Assembler<'_, '_> {
             let extents = read_table(&mut from, layer.size_bytes)?;
             each_step(&extents, &mut from, |at, bytes| writer.pages(at / PAGE, bytes))?;
         }
-        if writer.finish(layer.size_bytes)? != *layer {
-            return Err(mismatch("a layer", &layer.hash));
-        }
-        Ok(NewLayer { layer: layer.clone(), data, table })
+        let made = writer.finish(layer.size_bytes)?;
+        if made.layer == *layer { Ok(made) } else { Err(mismatch("a layer", &layer.hash)) }
     }
 
     /// An image; where it is now.

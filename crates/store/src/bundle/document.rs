@@ -72,7 +72,7 @@ impl Checked {
         check_images(&bundle.images, &snapshots)?;
         check_kernels(&bundle.kernels, &snapshots)?;
         let objects = collect(&bundle)?;
-        Ok(Self { digest: (*blake3::hash(text).as_bytes()).into(), bundle, snapshots, objects })
+        Ok(Self { digest: Digest::of(text), bundle, snapshots, objects })
     }
 
     /// The snapshot that the bundle is made for.
@@ -125,7 +125,7 @@ fn read_snapshot(given: &BundleSnapshot) -> Result<Snapshot, BundleError> {
         )));
     }
     check_contents(&given.state, "a machine state")?;
-    let id = (*blake3::hash(given.manifest.as_bytes()).as_bytes()).into();
+    let id = Digest::of(given.manifest.as_bytes());
     Ok(Snapshot { tag, id, manifest })
 }
 

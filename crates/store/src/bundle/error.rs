@@ -3,6 +3,8 @@
 use forkd_protocol::digest::Digest;
 use forkd_protocol::error::ErrorClass;
 
+use crate::room::Room;
+
 /// A bundle that was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
@@ -64,6 +66,17 @@ pub enum BundleError {
         /// How many may be.
         max: usize,
     },
+    /// What it needs does not fit. Make room and begin again.
+    #[error(
+        "no space is left for the bundle (ENOSPC): it needs {} MiB here, and {room}; free some and try again",
+        .needed.div_ceil(1 << 20)
+    )]
+    NoRoom {
+        /// Bytes of what the store lacks.
+        needed: u64,
+        /// What there is.
+        room: Room,
+    },
     /// No such object belongs to this snapshot.
     #[error("{tag:?} has no object {hash}: it names another snapshot now; begin again")]
     NoObject {
@@ -94,7 +107,7 @@ impl BundleError {
             Self::Refused { .. } | Self::Newer { .. } | Self::Object { .. } => ErrorClass::Caller,
             Self::Incomplete { .. } | Self::Here { .. } | Self::Thin { .. } => ErrorClass::Conflict,
             Self::NoImport { .. } | Self::NoObject { .. } => ErrorClass::NotFound,
-            Self::TooMany { .. } => ErrorClass::Exhausted,
+            Self::TooMany { .. } | Self::NoRoom { .. } => ErrorClass::Exhausted,
             Self::Unfit { .. } => ErrorClass::HostUnfit,
         }
     }
@@ -110,6 +123,7 @@ impl BundleError {
             Self::Here { .. } => "snapshot_present",
             Self::NoImport { .. } => "no_import",
             Self::NoObject { .. } => "no_object",
+            Self::NoRoom { .. } => "no_space",
             Self::TooMany { .. } => "too_many_imports",
             Self::Unfit { .. } => "host_unfit",
         }

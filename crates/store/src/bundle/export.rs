@@ -139,7 +139,8 @@ impl Store {
                 opened.kernels.extend(self.kernel_for_export(&manifest.kernel, thin)?);
             }
             let state = Source::file(&self.state_path(&record.id))?;
-            opened.snapshots.push((self.snapshot_for_export(&record, &state)?, state));
+            let path = self.snapshot_folder(&record.id).join("manifest.json");
+            opened.snapshots.push(OpenedSnapshot { manifest: (disk::open(&path)?, path), state, record });
         }
         Ok((id, opened))
     }
@@ -159,26 +160,6 @@ impl Store {
         Ok(lineage)
     }
 
-    fn snapshot_for_export(
-        &self,
-        record: &SnapshotRecord,
-        state: &Source,
-    ) -> Result<BundleSnapshot, StoreError> {
-        let path = self.snapshot_folder(&record.id).join("manifest.json");
-        let manifest = std::fs::read_to_string(&path).map_err(|e| StoreError::io("read", &path, e))?;
-        if blake3::hash(manifest.as_bytes()).to_hex().as_str() != record.id {
-            return Err(StoreError::Damaged { path, found: "something else".to_owned() });
-        }
-        let head = StateHead::read(&state.whole()?)?;
-        Ok(BundleSnapshot {
-            tag: record.info.tag.clone(),
-            manifest,
-            state: Contents { bytes: 0, pieces: Vec::new() },
-            state_format: head.format,
-            cpu_vendor: head.vendor,
-        })
-    }
-
     /// A kernel of this name may be another one by now, or gone; no snapshot needs it.
     fn kernel_for_export(&self, name: &str, thin: bool) -> Result<Option<OpenKernel>, StoreError> {
         let Ok(name) = name.parse::<KernelName>() else { return Ok(None) };
@@ -196,10 +177,35 @@ impl Store {
 /// What is sent, open and not hashed yet.
 #[derive(Debug, Default)]
 struct Opened {
-    snapshots: Vec<(BundleSnapshot, Source)>,
+    snapshots: Vec<OpenedSnapshot>,
     layers: Vec<(String, Source)>,
     images: Vec<(String, File, PathBuf)>,
     kernels: Vec<OpenKernel>,
+}
+
+#[derive(Debug)]
+struct OpenedSnapshot {
+    record: SnapshotRecord,
+    manifest: (File, PathBuf),
+    state: Source,
+}
+
+impl OpenedSnapshot {
+    fn finish(self, hashed: &mut Hashed) -> Result<BundleSnapshot, StoreError> {
+        let (file, path) = self.manifest;
+        let manifest = std::io::read_to_string(file).map_err(|e| StoreError::io("read", &path, e))?;
+        if Digest::of(manifest.as_bytes()).to_string() != self.record.id {
+            return Err(StoreError::Damaged { path, found: "something else".to_owned() });
+        }
+        let head = StateHead::read(&self.state.whole()?)?;
+        Ok(BundleSnapshot {
+            tag: self.record.info.tag,
+            manifest,
+            state: hashed.add(self.state)?,
+            state_format: head.format,
+            cpu_vendor: head.vendor,
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -221,8 +227,8 @@ impl Opened {
             images: Vec::new(),
             kernels: Vec::new(),
         };
-        for (snapshot, state) in self.snapshots {
-            bundle.snapshots.push(BundleSnapshot { state: hashed.add(state)?, ..snapshot });
+        for snapshot in self.snapshots {
+            bundle.snapshots.push(snapshot.finish(&mut hashed)?);
         }
         for (hash, source) in self.layers {
             bundle.layers.push(BundleFile { hash: digest(&hash)?, content: Some(hashed.add(source)?) });

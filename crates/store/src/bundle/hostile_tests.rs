@@ -272,9 +272,7 @@ fn many_pieces(good: &[u8]) -> Vec<u8> {
     let mut bundle: Bundle = serde_json::from_slice(good).unwrap();
     let vmlinuz = &mut bundle.kernels[0].content.as_mut().unwrap().vmlinuz;
     vmlinuz.bytes = (1 << 40) + 1;
-    vmlinuz.pieces = (0..vmlinuz.bytes.div_ceil(PIECE_BYTES))
-        .map(|n| Digest::from(*blake3::hash(&n.to_le_bytes()).as_bytes()))
-        .collect();
+    vmlinuz.pieces = (0..vmlinuz.bytes.div_ceil(PIECE_BYTES)).map(|n| Digest::of(&n.to_le_bytes())).collect();
     serde_json::to_vec(&bundle).unwrap()
 }
 
@@ -283,8 +281,8 @@ fn with_object(from: &Store, change: impl FnOnce(&mut Bundle) -> (Vec<u8>, Vec<u
     let (text, all) = objects(from, "c", false);
     let mut bundle: Bundle = serde_json::from_slice(&text).unwrap();
     let (old, new) = change(&mut bundle);
-    let old = Digest::from(*blake3::hash(&old).as_bytes());
-    let hash = Digest::from(*blake3::hash(&new).as_bytes());
+    let old = Digest::of(&old);
+    let hash = Digest::of(&new);
     let packed = zstd::encode_all(&new[..], 3).unwrap();
     let states = bundle.snapshots.iter_mut().map(|snapshot| &mut snapshot.state);
     let files = bundle.layers.iter_mut().chain(&mut bundle.images).filter_map(|file| file.content.as_mut());

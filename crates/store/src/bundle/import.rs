@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use forkd_protocol::digest::Digest;
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::{
-    Contents, Fate, ImportStatus, ImportedSnapshot, MAX_BUNDLE_BYTES, longest_object,
+    BundleFile, Contents, Fate, ImportStatus, ImportedSnapshot, MAX_BUNDLE_BYTES, longest_object,
 };
 
 use super::document::Checked;
@@ -60,9 +60,9 @@ impl Import {
         *self.touched.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    fn is_idle(&self) -> bool {
+    fn is_idle(&self, since: Duration) -> bool {
         let touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
-        touched.elapsed() > KEPT_IDLE && self.turn.try_lock().is_ok()
+        touched.elapsed() > since && self.turn.try_lock().is_ok()
     }
 
     pub(super) fn remove(&self) -> Result<(), StoreError> {
@@ -103,7 +103,10 @@ impl Store {
         self.check_thin(&checked)?;
         let import = match self.import(&id) {
             Ok(import) => import,
-            Err(StoreError::Bundle(BundleError::NoImport { .. })) => self.stage(checked, document)?,
+            Err(StoreError::Bundle(BundleError::NoImport { .. })) => {
+                self.check_room(&checked, &snapshots)?;
+                self.stage(checked, document)?
+            }
             Err(e) => return Err(e),
         };
         self.status(&import, tag)
@@ -172,6 +175,10 @@ impl Store {
             return Ok(other.clone());
         }
         if imports.len() >= MAX_IMPORTS {
+            // Those that nobody goes on with make room; what came of them stays, and is found by whoever does.
+            imports.retain(|_, import| !import.is_idle(KEPT_IDLE));
+        }
+        if imports.len() >= MAX_IMPORTS {
             return Err(BundleError::TooMany { max: MAX_IMPORTS }.into());
         }
         let staging = self.staging()?;
@@ -200,7 +207,7 @@ impl Store {
         mut found: impl FnMut(&str, &Path, u64) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut imports = self.shared.imports.lock();
-        imports.retain(|_, import| !import.is_idle());
+        imports.retain(|_, import| !import.is_idle(KEPT_IDLE));
         let folder = self.folder(FOLDER);
         for entry in fs::read_dir(&folder).map_err(|e| StoreError::io("list", &folder, e))? {
             let path = entry.map_err(|e| StoreError::io("list", &folder, e))?.path();
@@ -251,11 +258,19 @@ impl Store {
         Ok(())
     }
 
+    /// What is made of the objects has to find room; how much the objects take until then is known once they come.
+    fn check_room(&self, checked: &Checked, fates: &[ImportedSnapshot]) -> Result<(), StoreError> {
+        let wanted = self.wanted(checked, fates)?;
+        let needed = wanted.iter().fold(0u64, |sum, contents| sum.saturating_add(contents.bytes));
+        let room = self.room();
+        if room.holds(needed) { Ok(()) } else { Err(BundleError::NoRoom { needed, room }.into()) }
+    }
+
     fn status(&self, import: &Import, tag: Option<&Tag>) -> Result<ImportStatus, StoreError> {
         let checked = &import.checked;
         let snapshots = self.fates(checked, tag)?;
         let done = is_done(&snapshots);
-        let missing = if done { Vec::new() } else { self.missing(import)? };
+        let missing = if done { Vec::new() } else { self.missing(import, &snapshots)? };
         Ok(ImportStatus { id: checked.digest, snapshots, done, missing })
     }
 
@@ -282,17 +297,41 @@ impl Store {
     }
 
     /// The objects that have to come yet: of what is not in the store, what is not in the import.
-    pub(super) fn missing(&self, import: &Import) -> Result<Vec<Digest>, StoreError> {
-        let mut wanted: Vec<&Contents> = Vec::new();
-        let bundle = &import.checked.bundle;
-        for (snapshot, given) in import.checked.snapshots.iter().zip(&bundle.snapshots) {
-            if !self.has_snapshot(&snapshot.id.to_string())? {
-                wanted.push(&given.state);
-            }
+    pub(super) fn missing(
+        &self,
+        import: &Import,
+        fates: &[ImportedSnapshot],
+    ) -> Result<Vec<Digest>, StoreError> {
+        let mut seen = HashSet::new();
+        let wanted = self.wanted(&import.checked, fates)?;
+        let pieces = wanted.into_iter().flat_map(|contents| &contents.pieces);
+        Ok(pieces.filter(|hash| seen.insert(**hash) && !import.object_path(hash).exists()).copied().collect())
+    }
+
+    /// What the snapshots that become visible need and the store lacks. An ancestor that will have no name needs nothing.
+    fn wanted<'a>(
+        &self,
+        checked: &'a Checked,
+        fates: &[ImportedSnapshot],
+    ) -> Result<Vec<&'a Contents>, StoreError> {
+        let (bundle, mut wanted) = (&checked.bundle, Vec::new());
+        let (mut layers, mut images) = (HashSet::new(), HashSet::new());
+        let given = checked.snapshots.iter().zip(&bundle.snapshots).zip(fates);
+        for ((snapshot, given), _) in given.filter(|(_, fate)| fate.fate == Fate::New) {
+            wanted.push(&given.state);
+            layers.extend(snapshot.manifest.layers().map(|layer| layer.hash.clone()));
+            images.insert(snapshot.manifest.image.hash.clone());
         }
-        let layers = bundle.layers.iter().filter(|layer| !self.has_layer(&layer.hash.to_string()));
-        let images = bundle.images.iter().filter(|image| !self.image_path(&image.hash.to_string()).exists());
-        wanted.extend(layers.chain(images).filter_map(|file| file.content.as_ref()));
+        let lacks_layer = |file: &&BundleFile| {
+            let hash = file.hash.to_string();
+            layers.contains(&hash) && !self.has_layer(&hash)
+        };
+        let lacks_image = |file: &&BundleFile| {
+            let hash = file.hash.to_string();
+            images.contains(&hash) && !self.image_path(&hash).exists()
+        };
+        let files = bundle.layers.iter().filter(lacks_layer).chain(bundle.images.iter().filter(lacks_image));
+        wanted.extend(files.filter_map(|file| file.content.as_ref()));
         for kernel in &bundle.kernels {
             if let Some(content) = &kernel.content
                 && !self.has_kernel(&kernel.name)?
@@ -300,9 +339,7 @@ impl Store {
                 wanted.extend([&content.vmlinuz, &content.modules]);
             }
         }
-        let mut seen = HashSet::new();
-        let pieces = wanted.into_iter().flat_map(|contents| &contents.pieces);
-        Ok(pieces.filter(|hash| seen.insert(**hash) && !import.object_path(hash).exists()).copied().collect())
+        Ok(wanted)
     }
 }
 
@@ -329,8 +366,52 @@ fn check_object(hash: &Digest, bytes: u64, compressed: &[u8]) -> Result<(), Bund
     if hasher.count() != bytes {
         return Err(refused(format!("it does not unpack to {bytes} bytes")));
     }
-    if Digest::from(*hasher.finalize().as_bytes()) != *hash {
+    if Digest::from(hasher.finalize()) != *hash {
         return Err(refused("it hashes to something else".to_owned()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples;
+    use super::*;
+
+    #[test]
+    fn imports_that_nobody_goes_on_with_make_room_and_can_be_gone_on_with() {
+        let ((_here, from), (_there, to)) = (samples::store(), samples::store());
+        samples::chain(&from);
+        let (_, mut bundle) = samples::document(&from, "c");
+        let mut begin = |n: usize| {
+            bundle.made_by = format!("maker {n}");
+            to.begin_import(&serde_json::to_vec(&bundle).unwrap(), None, None)
+        };
+        let ids: Vec<Digest> = (0..MAX_IMPORTS).map(|n| begin(n).unwrap().id).collect();
+        let refused = begin(MAX_IMPORTS).unwrap_err();
+        assert!(matches!(refused, StoreError::Bundle(BundleError::TooMany { .. })), "{refused}");
+        to.shared.imports.lock().retain(|_, import| !import.is_idle(Duration::ZERO));
+        begin(MAX_IMPORTS).unwrap();
+        assert!(!to.import_status(&ids[0], None).unwrap().missing.is_empty());
+    }
+
+    #[test]
+    fn of_an_ancestor_without_a_name_nothing_is_wanted() {
+        let ((_here, from), (_there, to)) = (samples::store(), samples::store());
+        let [a, b, c] = samples::chain(&from);
+        let (text, bundle) = samples::document(&from, "c");
+        let all = to.begin_import(&text, None, None).unwrap();
+        to.remove_import(&all.id).unwrap();
+        // Its tag is another snapshot's here.
+        let image = crate::testing::image(&to);
+        crate::testing::snapshot(&to, &image, "b", None, &[(1, 3)]);
+        let some = to.begin_import(&text, None, None).unwrap();
+        let fates: Vec<Fate> = some.snapshots.iter().map(|snapshot| snapshot.fate).collect();
+        assert_eq!(fates, [Fate::New, Fate::Unnamed, Fate::New]);
+        let state = bundle.snapshots[1].state.pieces[0];
+        assert!(all.missing.contains(&state) && !some.missing.contains(&state));
+        assert_ne!(
+            (a.manifest.state_hash, c.manifest.state_hash),
+            (b.manifest.state_hash.clone(), b.manifest.state_hash)
+        );
+    }
 }

@@ -14,10 +14,11 @@ use super::BundleError;
 use super::assemble::{Assembler, write_small};
 use super::document::Snapshot;
 use super::import::{Import, is_done};
+use crate::chain::NewLayer;
 use crate::chain::{Stack, view};
 use crate::content::Content;
 use crate::disk;
-use crate::draft::{NewLayer, ReservedTag};
+use crate::draft::ReservedTag;
 use crate::error::StoreError;
 use crate::extents;
 use crate::fault;
@@ -70,7 +71,7 @@ impl Store {
     }
 
     fn publish(&self, import: &Import, fates: &[ImportedSnapshot]) -> Result<(), StoreError> {
-        let missing = self.missing(import)?.len();
+        let missing = self.missing(import, fates)?.len();
         if missing > 0 {
             return Err(BundleError::Incomplete { missing }.into());
         }

@@ -93,6 +93,23 @@ pub(crate) fn unpack(store: &Store, file: &[u8], name: Option<&str>) -> Result<U
     Ok((record, fates, taken))
 }
 
+/// Begins to unpack, and leaves it at the first object.
+pub(crate) fn begin(store: &Store, file: &[u8]) {
+    let mut begun: Option<ImportStatus> = None;
+    let stopped = read_bundle(file, |part| match (part, &begun) {
+        (Part::Document(text, _), _) => {
+            begun = Some(store.begin_import(&text, None, None)?);
+            Ok(())
+        }
+        (Part::Object(hash, object), Some(status)) => {
+            store.put_object(&status.id, &hash, &object)?;
+            Err(StoreError::not_found("object", "the next"))
+        }
+        (Part::Object(..), None) => panic!("an object before the document"),
+    });
+    assert!(stopped.is_err());
+}
+
 /// Every file below a store's folder but the registry's own.
 pub(super) fn files(store: &Store) -> Vec<String> {
     fn below(folder: &std::path::Path, found: &mut Vec<String>) {

@@ -71,7 +71,7 @@ impl Source {
         let pieces = (0..count)
             .map(|n| {
                 self.piece(n, &mut buffer)?;
-                Ok(Digest::from(*blake3::hash(&buffer).as_bytes()))
+                Ok(Digest::of(&buffer))
             })
             .collect::<Result<_, StoreError>>()?;
         Ok(Contents { bytes: self.bytes, pieces })

@@ -39,7 +39,13 @@ impl Store {
         }
         self.each_idle_import(|name, folder, bytes| {
             add(&mut report, "import", name, bytes);
-            if dry_run { Ok(()) } else { disk::remove_folder(folder) }
+            if dry_run {
+                return Ok(());
+            }
+            fault::at!("store::gc::import_found");
+            disk::remove_folder(folder)?;
+            fault::at!("store::gc::import_removed");
+            Ok(())
         })?;
         Ok(report)
     }

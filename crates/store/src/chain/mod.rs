@@ -3,7 +3,7 @@
 //! ```text
 //!   stack    several layers read as one
 //!   writer   one layer written page by page, hashed on the way
-//!   take     what a machine that runs on wrote, copied so that nobody else can write to it
+//!   take     what a machine that runs on wrote, so that nobody can write to it any more
 //!   view     the merged upper file that children map
 //!   pins     what a running sandbox keeps: its template, its frozen disk tops
 //!   family   ancestors and dependents; removing with regard to them
@@ -24,7 +24,7 @@ pub use family::Removal;
 pub use pins::Template;
 pub(crate) use pins::{name_content, pin_template};
 pub(crate) use stack::Stack;
-pub(crate) use take::{page_runs, take};
+pub(crate) use take::{Files, NewLayer, copy, page_runs, take};
 pub(crate) use writer::LayerWriter;
 
 use crate::disk;

@@ -50,8 +50,9 @@ impl Store {
     }
 
     /// Takes a frozen top of a sandbox's disk in as a layer, which stays as long as the sandbox's row or a
-    /// snapshot that names it. `data` and `table` are removed. The sandbox runs on and may have them open for
-    /// writing, so the layer is a copy. `None` where nothing was written to it.
+    /// snapshot that names it. `data` and `table` are removed; until the layer is pinned they stay, so that it can be
+    /// taken in again after a crash. Where the sandbox, which runs on, has them open for writing, the layer is a copy.
+    /// `None` where nothing was written to it.
     pub fn adopt_layer(
         &self,
         sandbox: &SandboxId,
@@ -62,7 +63,7 @@ impl Store {
         let staging = self.staging()?;
         let (new, new_table) = (staging.path().join("layer"), staging.path().join("layer.extents"));
         let bounds = LayerBounds { file_bytes: disk_bytes, data_bytes: disk_bytes };
-        let layer = take((data, table), (&new, &new_table), bounds, None)?;
+        let layer = take((data, table), (&new, &new_table), bounds, None)?.layer;
         fault::at!("store::top::taken");
         if layer.extents == 0 {
             disk::remove_file(data)?;

@@ -147,6 +147,30 @@ fn without_memory_below_a_branch_is_whole_and_has_no_parent() {
 }
 
 #[test]
+fn what_nobody_can_write_to_any_more_is_not_copied_and_loses_what_is_below() {
+    let (folder, store) = opened();
+    let image = image(&store);
+    let a = snapshot(&store, &image, "a", None, &[(1, 1), (2, 1), (3, 1)]);
+    let mut ended = draft(&store, "b", &[(1, 8), (2, 1), (3, 0)]);
+    let written = ended.outputs().memory.metadata().unwrap().ino();
+    let meta = SnapshotMeta { below: Some(below(&a)), branched_from: Some("sb-1".into()), ..meta(&image) };
+    let b = ended.publish(meta).unwrap();
+    let layer = &b.manifest.memory[1];
+    let kept = store.layer_path(&layer.hash).metadata().unwrap();
+    assert_eq!((kept.ino(), layer.data_bytes, kept.blocks() * 512), (written, 2 * PAGE, PAGE));
+    assert_eq!(seen(&store, "b")[..5], [0, 8, 1, 0, 0]);
+
+    store.put_sandbox(&sandbox("sb-1", &a)).unwrap();
+    let (data, table) = (folder.path().join("run/top"), folder.path().join("run/top.extents"));
+    fill(&File::create(&data).unwrap(), &File::create(&table).unwrap(), &[(4, 4), (5, 0)], 64);
+    let written = data.metadata().unwrap().ino();
+    let top = store.adopt_layer(&"sb-1".parse().unwrap(), &data, &table, 64 * PAGE).unwrap().unwrap();
+    assert_eq!(store.layer_path(&top.hash).metadata().unwrap().ino(), written);
+    assert!(!data.exists() && !table.exists());
+    assert!(store.verify(None, false).unwrap().damage.is_empty());
+}
+
+#[test]
 fn what_the_source_writes_afterwards_is_not_in_the_snapshot() {
     let (_folder, store) = opened();
     let image = image(&store);

@@ -76,7 +76,7 @@ pub(crate) fn write(stack: &Stack, size_bytes: u64, folder: &Path) -> Result<(),
             writer.pages(first, &buffer[..bytes])?;
         }
     }
-    let view = writer.finish(size_bytes)?;
+    let view = writer.finish(size_bytes)?.layer;
     disk::seal(&data)?;
     disk::seal(&table)?;
     fault::at!("store::view::written");

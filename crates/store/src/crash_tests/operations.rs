@@ -53,6 +53,11 @@ pub(super) const OPERATIONS: &[Operation] = &[
     operation("verify --rebuild-views", rebuild_views),
     operation("refresh", replace),
     Operation { name: "unpack", prepare: pack_another, run: unpack_it },
+    Operation {
+        name: "gc of an import",
+        prepare: abandon_import,
+        run: |store| drop(store.gc(false).unwrap()),
+    },
     operation("pause", pause_it),
     Operation { name: "pause again", prepare: pause_and_resume, run: pause_it },
     Operation { name: "resume", prepare: pause_it, run: |store| resume(store, "sb-1") },
@@ -219,6 +224,12 @@ fn pack_another(store: &Store) {
 
 fn unpack_it(store: &Store) {
     samples::unpack(store, &fs::read(store.folder("run").join("f.forkd")).unwrap(), None).unwrap();
+}
+
+/// A bundle of which half has come, and that nobody goes on with.
+fn abandon_import(store: &Store) {
+    pack_another(store);
+    samples::begin(store, &fs::read(store.folder("run").join("f.forkd")).unwrap());
 }
 
 fn pause_it(store: &Store) {

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use forkd_protocol::names::Tag;
 
-use super::examine::{Examined, NewLayer};
-use super::{Draft, MAX_STATE_BYTES, TAKEN_STATE};
-use crate::chain::{LayerWriter, Stack, page_runs};
+use super::examine::Examined;
+use super::{Draft, MAX_STATE_BYTES, SnapshotDraft, TAKEN_STATE};
+use crate::chain::{LayerWriter, NewLayer, Stack, page_runs};
 use crate::disk;
 use crate::error::StoreError;
 use crate::extents::PAGE;
@@ -34,10 +34,10 @@ impl Store {
     pub fn compact_snapshot(&self, from: &Tag, to: &Tag) -> Result<SnapshotRecord, StoreError> {
         // Open, it keeps its content whatever happens to the tag.
         let source = self.open_snapshot(from)?;
-        let draft = self.begin_snapshot(to)?;
-        let examined = draft.draft.flatten(&source.record)?;
+        let SnapshotDraft { draft, reserved, .. } = self.begin_snapshot(to)?;
+        let examined = draft.flatten(&source.record)?;
         fault::at!("store::compact::flattened");
-        draft.commit(&examined)
+        draft.commit(&examined, &reserved)
     }
 }
 
@@ -63,7 +63,8 @@ impl Draft {
             disk,
             ..manifest.clone()
         };
-        Ok(Examined { manifest, state, memory: new_memory, disk: new_disk })
+        let akin = Some(record.id.clone());
+        Ok(Examined { manifest, state, memory: new_memory, disk: new_disk, akin })
     }
 
     fn copy_state(&self, record: &SnapshotRecord) -> Result<PathBuf, StoreError> {
@@ -103,7 +104,7 @@ impl Draft {
             }
         }
         let size = layers.iter().map(|layer| layer.size_bytes).max().unwrap_or(0);
-        Ok(NewLayer { layer: writer.finish(size)?, data, table })
+        writer.finish(size)
     }
 }
 

@@ -7,21 +7,17 @@ use super::{
     DISK, DISK_EXTENTS, MAX_MEMORY_MIB, MAX_STATE_BYTES, MEMORY, MEMORY_EXTENTS, MEMORY_HOLE, STATE,
 };
 use super::{Draft, TAKEN_STATE};
-use crate::chain::{Below, Stack, take};
+use crate::chain::{Below, Files, NewLayer, Stack, copy, take};
 use crate::disk;
 use crate::error::StoreError;
 use crate::layers::{self, LayerBounds};
 use crate::manifest::{ImageRef, LayerRef, MANIFEST_FORMAT, Manifest};
 use crate::records::SnapshotMeta;
+use crate::sealed;
 use crate::store::now;
 
-/// A layer that a draft brings into the store, and where its files are.
-#[derive(Debug)]
-pub(crate) struct NewLayer {
-    pub(crate) layer: LayerRef,
-    pub(crate) data: PathBuf,
-    pub(crate) table: PathBuf,
-}
+/// [`take`] or [`copy`].
+type Take = fn(Files<'_>, Files<'_>, LayerBounds, Option<&Stack>) -> Result<NewLayer, StoreError>;
 
 /// A draft that may be published.
 #[derive(Debug)]
@@ -30,6 +26,8 @@ pub(super) struct Examined {
     pub(super) state: PathBuf,
     pub(super) memory: Option<NewLayer>,
     pub(super) disk: Option<NewLayer>,
+    /// Id of the snapshot whose children change the same pages at once.
+    pub(super) akin: Option<String>,
 }
 
 impl Examined {
@@ -39,8 +37,8 @@ impl Examined {
 }
 
 impl Draft {
-    /// Bounds and hashes what was written. A source that runs on may still have its files open for writing, so
-    /// they are copied then.
+    /// Bounds and hashes what was written. A source that runs on may still have its files open for writing: those are
+    /// copied then.
     pub(super) fn examine(&self, meta: SnapshotMeta) -> Result<Examined, StoreError> {
         if meta.memory_mib > MAX_MEMORY_MIB {
             let (bytes, max) = (meta.memory_mib << 20, MAX_MEMORY_MIB << 20);
@@ -48,6 +46,7 @@ impl Draft {
         }
         let runs_on = meta.branched_from.is_some();
         let (state, state_bytes, state_hash) = self.examine_state(runs_on)?;
+        let akin = meta.below.as_ref().map(|below| below.parent.clone());
         let parent = meta.below.as_ref().filter(|b| !b.memory.is_empty()).map(|b| b.parent.clone());
         let (mut memory, mut disk) = match meta.below {
             Some(Below { memory, disk, .. }) => (memory, disk),
@@ -84,13 +83,13 @@ impl Draft {
             workload_pause_ms: meta.workload_pause_ms,
             timing: meta.timing,
         };
-        Ok(Examined { manifest, state, memory: new_memory, disk: new_disk })
+        Ok(Examined { manifest, state, memory: new_memory, disk: new_disk, akin })
     }
 
     fn examine_state(&self, runs_on: bool) -> Result<(PathBuf, u64, String), StoreError> {
         const WHAT: &str = "a machine state";
         let written = self.path(STATE);
-        let (path, (bytes, hash)) = if runs_on {
+        let (path, (bytes, hash)) = if runs_on && !sealed::nobody_writes(&written)? {
             let taken = self.path(TAKEN_STATE);
             (taken.clone(), disk::take_in(WHAT, disk::open(&written)?, &taken, MAX_STATE_BYTES)?)
         } else {
@@ -125,11 +124,10 @@ impl Draft {
             return Ok(None);
         }
         let bounds = LayerBounds { file_bytes: image_bytes, data_bytes: image_bytes };
-        let new = if runs_on {
-            self.copy((DISK, DISK_EXTENTS), bounds, None)?
-        } else {
-            self.layer((DISK, DISK_EXTENTS), bounds, None)?
-        };
+        let names = (DISK, DISK_EXTENTS);
+        // It stays the top of a sandbox that runs on.
+        let new =
+            if runs_on { self.taken(copy, names, bounds, None)? } else { self.layer(names, bounds, None)? };
         Ok(Some(new).filter(|new| new.layer.extents > 0))
     }
 
@@ -141,14 +139,15 @@ impl Draft {
         below: Option<&Stack>,
     ) -> Result<NewLayer, StoreError> {
         if below.is_some() {
-            return self.copy(names, bounds, below);
+            return self.taken(take, names, bounds, below);
         }
         let (data, table) = (self.path(names.0), self.path(names.1));
         Ok(NewLayer { layer: layers::examine(&data, &table, bounds)?, data, table })
     }
 
-    fn copy(
+    fn taken(
         &self,
+        how: Take,
         names: (&str, &str),
         bounds: LayerBounds,
         below: Option<&Stack>,
@@ -156,7 +155,7 @@ impl Draft {
         let (data, table) =
             (self.path(&format!("{}.taken", names.0)), self.path(&format!("{}.taken", names.1)));
         let from = (&*self.path(names.0), &*self.path(names.1));
-        Ok(NewLayer { layer: take(from, (&data, &table), bounds, below)?, data, table })
+        how(from, (&data, &table), bounds, below)
     }
 
     /// All memory layers as one, the new one where it lies now.

@@ -10,9 +10,9 @@ use forkd_protocol::names::SandboxId;
 use rusqlite::params;
 
 use super::compact::Keep;
-use super::examine::{Examined, NewLayer};
+use super::examine::Examined;
 use super::{DISK, Draft, DraftFiles};
-use crate::chain::{Stack, name_content};
+use crate::chain::{NewLayer, Stack, name_content};
 use crate::content::{Content, forget};
 use crate::disk;
 use crate::error::StoreError;
@@ -35,20 +35,22 @@ pub struct Floor {
 #[derive(Debug)]
 pub struct PauseDraft {
     draft: Draft,
+    files: DraftFiles,
     sandbox: SandboxId,
 }
 
 impl Store {
     /// Opens the files that the monitor of a sandbox writes when it is paused.
     pub fn begin_pause(&self, sandbox: &SandboxId) -> Result<PauseDraft, StoreError> {
-        Ok(PauseDraft { draft: Draft::new(self)?, sandbox: sandbox.clone() })
+        let (draft, files) = Draft::new(self)?;
+        Ok(PauseDraft { draft, files, sandbox: sandbox.clone() })
     }
 }
 
 impl PauseDraft {
     /// The files for the monitor.
     pub fn outputs(&mut self) -> &DraftFiles {
-        &self.draft.files
+        &self.files
     }
 
     /// Takes the top of disk 0 as it is now; `path` must lie in the store. It stays the sandbox's: what is kept is a
@@ -65,12 +67,14 @@ impl PauseDraft {
     /// # Errors
     /// What a monitor wrote is refused, the disk is full, or the sandbox was removed meanwhile.
     pub fn park(self, meta: SnapshotMeta, floor: Floor, row: &SandboxRow) -> Result<(), StoreError> {
-        let mut examined = self.draft.examine(meta)?;
+        let Self { draft, files, sandbox } = self;
+        drop(files);
+        let mut examined = draft.examine(meta)?;
         fault::at!("store::pause::examined");
-        self.draft.fold(&mut examined, floor)?;
+        draft.fold(&mut examined, floor)?;
         fault::at!("store::pause::folded");
-        let store = &self.draft.store;
-        let (guard, doomed) = self.draft.put(&examined, |id, text| {
+        let store = &draft.store;
+        let (guard, doomed) = draft.put(&examined, |id, text| {
             let db = &store.shared.db;
             db.commit(|t| {
                 let failed = |e| db.failed(e);
@@ -79,7 +83,7 @@ impl PauseDraft {
                 name_content(t, id, &examined.manifest).map_err(failed)?;
                 let update =
                     "UPDATE sandboxes SET state = ?1, info_json = ?2, snapshot_id = ?3 WHERE id = ?4";
-                let sandbox = self.sandbox.as_str();
+                let sandbox = sandbox.as_str();
                 if t.execute(update, params![row.state, row.info_json, id, sandbox]).map_err(failed)? != 1 {
                     return Err(StoreError::not_found("sandbox", sandbox));
                 }

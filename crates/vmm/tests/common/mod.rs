@@ -177,7 +177,10 @@ impl Monitor {
             *fd = instead.filter(|(other, _)| other == role).map_or(*fd, |(_, other)| other);
         }
         let (roles, fds): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();
-        let reply = self.control.call(&Request::Snapshot(Snapshot { roles, resume, memory }), &fds).unwrap();
+        let reply = self
+            .control
+            .call(&Request::Snapshot(Snapshot { roles, resume, memory, guarded: false }), &fds)
+            .unwrap();
         match reply {
             Reply::Snapshotted(stats) => saved.stats = stats,
             Reply::Refused(refusal) => return Err(refusal),

@@ -176,7 +176,8 @@ impl Monitor<'_> {
         extents: &File,
     ) -> Result<Snapshotted, CliError> {
         let roles = vec![FdRole::StateOut, FdRole::MemoryOut, FdRole::MemoryExtentsOut];
-        let request = Request::Snapshot(Snapshot { roles, resume: false, memory: MemoryMode::Flat });
+        let request =
+            Request::Snapshot(Snapshot { roles, resume: false, memory: MemoryMode::Flat, guarded: false });
         match self.call(&request, &[state.as_fd(), memory.as_fd(), extents.as_fd()])? {
             Reply::Snapshotted(told) => Ok(told),
             other => Err(self.odd(&other)),
