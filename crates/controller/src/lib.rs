@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod drain;
 mod error;
 mod extract;
 mod listen;
@@ -17,6 +18,7 @@ mod router;
 mod routes;
 mod upload;
 
+pub use drain::{Drain, Leave};
 pub use error::status_of;
 pub use listen::{Bound, Listen, ListenParseError, ServeError};
 pub use router::{openapi, router};

@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::ApiError;
-use crate::routes::{agent, artifacts, bundles, chains, meta, pause, sandboxes, snapshots};
+use crate::routes::{agent, artifacts, bundles, chains, host, meta, pause, sandboxes, snapshots};
 
 /// Longest JSON body: standard input of an exec travels in one.
 const MAX_JSON: usize = 16 << 20;
@@ -44,6 +44,7 @@ fn described() -> OpenApiRouter<Engine> {
         .routes(routes!(meta::healthz))
         .routes(routes!(meta::version))
         .routes(routes!(meta::metrics))
+        .routes(routes!(host::counts))
         .routes(routes!(snapshots::list, snapshots::create))
         .routes(routes!(snapshots::remove))
         .routes(routes!(snapshots::refresh))
@@ -67,6 +68,7 @@ fn described() -> OpenApiRouter<Engine> {
         .routes(routes!(sandboxes::ping))
         .routes(routes!(sandboxes::logs))
         .routes(routes!(sandboxes::stats))
+        .routes(routes!(sandboxes::all_stats))
         .routes(routes!(artifacts::images))
         .routes(routes!(artifacts::image, artifacts::put_image, artifacts::remove_image))
         .routes(routes!(artifacts::kernels))

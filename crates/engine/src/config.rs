@@ -5,6 +5,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forkd_protocol::rest::Limits;
+
+use crate::admission::Admission;
+
 /// Where everything lies and how long things may take.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -16,6 +20,10 @@ pub struct EngineConfig {
     pub bounds: Bounds,
     /// How many monitors wait, started ahead of time, for the next forks.
     pub waiting: usize,
+    /// Limits of sandboxes where neither request nor snapshot say otherwise.
+    pub limits: Limits,
+    /// How much this host is asked to carry.
+    pub admission: Admission,
 }
 
 /// How many monitors wait where nobody says otherwise. Each takes some 200 KiB.
@@ -84,7 +92,19 @@ impl EngineConfig {
             guest_grace: seconds("FORKD_GUEST_GRACE_SECS", defaults.guest_grace)?,
             ..defaults
         };
-        Ok(Self { root: root.into(), libexec: libexec()?, bounds, waiting: DEFAULT_WAITING })
+        Ok(Self { waiting: DEFAULT_WAITING, ..Self::plain(root, libexec()?, bounds) })
+    }
+
+    /// A store and programs, and nothing that has to be chosen: no waiting monitors, no limits.
+    pub fn plain(root: impl Into<PathBuf>, libexec: impl Into<PathBuf>, bounds: Bounds) -> Self {
+        Self {
+            root: root.into(),
+            libexec: libexec.into(),
+            bounds,
+            waiting: 0,
+            limits: Limits::default(),
+            admission: Admission::default(),
+        }
     }
 
     pub(crate) fn monitor(&self) -> PathBuf {

@@ -3,15 +3,14 @@
 use std::future::Future;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
 
-use forkd_host::memory::memory_use;
 use forkd_protocol::guest::{Evaluated, Executed, Health, PATH_EVAL, PATH_EXEC, PATH_HEALTH};
 use forkd_protocol::names::{ImageName, KernelName, SandboxId, Tag};
 use forkd_protocol::rest::{
     BranchRequest, CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, ExecRequest, ExecResponse,
-    ImageInfo, KernelInfo, PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
+    ImageInfo, KernelInfo, PingResponse, SandboxInfo, SnapshotInfo,
 };
 use forkd_store::Store;
 use http::{Request, Response};
@@ -46,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) ids: Ids,
+    /// Held from when a request is found to fit until its children are listed.
+    pub(crate) admitting: Mutex<()>,
     /// How many children may be on their way at once, over all requests.
     pub(crate) permits: Arc<Semaphore>,
     /// How many sandboxes may be branched at once.
@@ -91,6 +92,7 @@ impl Engine {
             launcher: Arc::new(launcher),
             registry: Arc::default(),
             ids: Ids::new(),
+            admitting: Mutex::default(),
             permits: Arc::new(Semaphore::new(2 * cores)),
             branching: Arc::new(Semaphore::new(branch::MAX_AT_ONCE)),
             branches: branch::Progress::default(),
@@ -202,23 +204,6 @@ impl Engine {
     pub async fn monitor_log(&self, id: &SandboxId) -> Result<Vec<u8>, EngineError> {
         let dir = self.find(id)?.dir;
         Ok(blocking(move || dir.read_monitor_log()).await?.map_err(|e| unreadable(id, "monitor log", &e))?)
-    }
-
-    /// What a sandbox uses right now.
-    pub async fn stats(&self, id: &SandboxId) -> Result<SandboxStats, EngineError> {
-        let handle = self.running(id)?;
-        let pid = handle.view.borrow().info.pid.unwrap_or_default();
-        // Layers and views; nothing else below the root is mapped.
-        let root = self.root().to_owned();
-        let used =
-            blocking(move || memory_use(pid, &root)).await?.map_err(|e| unreadable(id, "memory use", &e))?;
-        // The pid was its own while it was read, since it is not reaped before it is shown as ended.
-        handle.check_running()?;
-        Ok(SandboxStats {
-            monitor_private_bytes: used.monitor_private,
-            guest_private_bytes: used.guest_private,
-            guest_shared_bytes: used.guest_shared,
-        })
     }
 
     /// Boots an image, warms it up, freezes it under a tag. `progress` is told what is being done. Dropping the

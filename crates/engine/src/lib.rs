@@ -17,6 +17,7 @@
 #[cfg(test)]
 extern crate self as forkd_engine;
 
+mod admission;
 mod adopt;
 mod artifacts;
 mod branch;
@@ -30,14 +31,18 @@ mod error;
 mod fault;
 mod fork;
 mod guest;
+mod host_counts;
 mod identity;
 mod ids;
+mod limits;
 mod monitor;
 mod pause;
 mod refill;
 mod sandbox;
 mod snapshot;
+mod stats;
 
+pub use admission::{Admission, AdmissionError};
 pub use branch::BranchError;
 pub use config::{Bounds, ConfigError, DEFAULT_WAITING, EngineConfig};
 pub use engine::Engine;

@@ -21,6 +21,13 @@ impl Room {
     }
 }
 
+impl Room {
+    /// Bytes that are free, where the kernel says so.
+    pub fn free_bytes(&self) -> Option<u64> {
+        self.bytes.map(|(free, _)| free)
+    }
+}
+
 impl fmt::Display for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.bytes {

@@ -98,6 +98,9 @@ pub enum MonitorError {
     /// Reading /proc failed.
     #[error("the monitor's own page map could not be read")]
     Pagemap(#[source] std::io::Error),
+    /// The cgroup that it was to live in did not let it in.
+    #[error("its cgroup could not be entered")]
+    Cgroup(#[source] std::io::Error),
     /// Descriptors or events of the loop failed.
     #[error("the event loop could not be set up or waited on")]
     Events(#[source] std::io::Error),
@@ -137,6 +140,7 @@ fn class(error: &MonitorError) -> RefusalClass {
         | MonitorError::Vcpus(_)
         | MonitorError::Pagemap(_)
         | MonitorError::Filter(_)
+        | MonitorError::Cgroup(_)
         | MonitorError::Events(_) => RefusalClass::Internal,
     }
 }

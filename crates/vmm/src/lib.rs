@@ -20,10 +20,12 @@ mod hot;
 pub mod layout;
 pub mod machine;
 pub mod monitor;
+pub mod place;
 pub mod priority;
 mod snapshot;
 pub mod state;
 pub mod statefile;
+pub mod template;
 pub mod vcpus;
 mod watch;
 #[expect(unsafe_code, reason = "fork(2) and what the copy does before it is a program of its own")]

@@ -1,6 +1,9 @@
 //! `forkd-vmm`: serves the control socket that it was started with as standard input.
 //!
-//! `forkd-vmm probe` tells as one line of JSON whether KVM runs ordinary guests here.
+//! `forkd-vmm probe` tells as one line of JSON whether KVM runs ordinary guests here. `forkd-vmm read-in` reads the file
+//! that is its standard input into memory.
+//!
+//! Either enters first the cgroup that the environment names.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -17,9 +20,12 @@ fn main() -> ExitCode {
     match (arguments.next().as_deref(), arguments.next()) {
         (None, _) => serve(),
         (Some("probe"), None) => report_probe(),
+        (Some("read-in"), None) => read_in(),
         (Some("--version"), None) => say(concat!("forkd-vmm ", env!("CARGO_PKG_VERSION"))),
         _ => {
-            complain("usage: forkd-vmm (with a listening Unix socket as standard input) | probe | --version");
+            complain(
+                "usage: forkd-vmm (with a listening Unix socket as standard input) | probe | read-in | --version",
+            );
             ExitCode::from(2)
         }
     }
@@ -41,6 +47,8 @@ fn serve() -> ExitCode {
 }
 
 fn run() -> Result<Exit, MonitorError> {
+    forkd_vmm::place::enter().map_err(MonitorError::Cgroup)?;
+    forkd_vmm::place::dies_first();
     forkd_vmm::priority::starting();
     forkd_vmm::writer::never_wait();
     let listener = std::io::stdin().as_fd().try_clone_to_owned().map_err(MonitorError::Events)?;
@@ -49,6 +57,18 @@ fn run() -> Result<Exit, MonitorError> {
     monitor.leave_last_words(&exit);
     // The kernel takes the machine apart faster than its threads could be told to end.
     std::process::exit(0)
+}
+
+fn read_in() -> ExitCode {
+    let done =
+        forkd_vmm::place::enter().and_then(|()| forkd_vmm::template::read_in(std::io::stdin().as_fd()));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("the template could not be read in: {error}"));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 #[derive(Serialize)]

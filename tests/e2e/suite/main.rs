@@ -27,6 +27,7 @@ mod exec;
 mod hygiene;
 mod identity;
 mod life;
+mod limits;
 mod memory;
 mod pause;
 mod store;

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use forkd_protocol::names::{SandboxId, Tag};
-use forkd_protocol::rest::{CreateSandboxes, MAX_CHILDREN, SandboxInfo};
+use forkd_protocol::rest::{CreateSandboxes, Limits, MAX_CHILDREN, SandboxInfo};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::kill::kill;
+use super::limits::LimitArgs;
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::CliError;
@@ -28,9 +29,8 @@ pub(crate) struct Args {
     /// How many children
     #[arg(short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHILDREN)))]
     n: u32,
-    /// Memory limit of each child
-    #[arg(long, value_name = "MIB")]
-    memory_limit_mib: Option<u64>,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Environment of every process that is started in the children
     #[arg(long = "env", short = 'e', value_name = "KEY=VALUE", value_parser = parse::key_value)]
     env: Vec<KeyValue>,
@@ -63,6 +63,7 @@ pub(crate) fn plainly(tag: &str, n: u32) -> CreateSandboxes {
         n,
         per_child_netns: true,
         memory_limit_mib: None,
+        limits: Limits::default(),
         prewarm: false,
         live_fork: false,
         hugepages: false,
@@ -72,7 +73,7 @@ pub(crate) fn plainly(tag: &str, n: u32) -> CreateSandboxes {
 
 fn request(args: &Args) -> CreateSandboxes {
     CreateSandboxes {
-        memory_limit_mib: args.memory_limit_mib,
+        limits: args.limits.limits(),
         env: args.env.iter().cloned().map(KeyValue::into_pair).collect(),
         from_sandbox: args.from_sandbox.as_ref().map(ToString::to_string),
         ..plainly(args.tag.as_ref().map_or("", Tag::as_str), args.n)

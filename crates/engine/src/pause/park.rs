@@ -14,6 +14,7 @@ use crate::adopt::paused_row;
 use crate::branch::{meta_over, reconcile_tops};
 use crate::engine::{Shared, blocking};
 use crate::error::EngineError;
+use crate::limits::Unthrottled;
 use crate::sandbox::Handle;
 
 /// Everything that is known before anything is changed.
@@ -42,11 +43,14 @@ pub(super) async fn park(
     };
     let (planning, of) = (Arc::clone(&shared), handle.clone());
     let plan = blocking(move || Plan::make(&planning, &of)).await??;
+    let limits = handle.view.borrow().info.limits;
+    let unthrottled = Unthrottled::lift(&handle.dir, &limits, shared.launcher.cgroups());
     let frozen = handle.freeze(&shared.config.bounds).await?;
     frozen.map_err(PauseError::NotFrozen)?;
     let (writing, of) = (Arc::clone(&shared), handle.clone());
     let written = blocking(move || plan.carry_out(&writing, &of)).await;
     let written = written.and_then(|written| written);
+    drop(unthrottled);
     if written.is_err() {
         go_on(&shared, &handle).await;
     }

@@ -83,6 +83,16 @@ impl Registry {
         infos
     }
 
+    /// What `look` tells of each of which it tells something.
+    pub(crate) fn of_each<T>(&self, look: impl Fn(&View) -> Option<T>) -> Vec<T> {
+        self.lock().sandboxes.values().filter_map(|h| look(&h.view.borrow())).collect()
+    }
+
+    /// How to reach each.
+    pub(crate) fn handles(&self) -> Vec<Handle> {
+        self.lock().sandboxes.values().cloned().collect()
+    }
+
     /// Lets go of all tasks: they end, and the sandboxes run on by themselves.
     pub(crate) fn clear(&self) {
         self.lock().sandboxes.clear();
