@@ -12,7 +12,7 @@ pub const CONTROL_VERSION: ControlVersion = 2;
 pub const BRANCH_VERSION: ControlVersion = 2;
 
 /// Version of the machine state that monitors write; see docs/snapshot-format.md.
-pub const STATE_VERSION: u32 = 1;
+pub const STATE_VERSION: u32 = 2;
 /// The oldest version of a machine state that is still read. Version 1 had no balloon.
 pub const OLDEST_STATE_VERSION: u32 = 1;
 
