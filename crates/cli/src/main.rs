@@ -6,6 +6,7 @@ mod artifacts;
 mod bench;
 mod client;
 mod commands;
+mod config;
 mod context;
 mod ensure;
 mod envelope;

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod drain;
 mod e2b;
 mod error;
 mod extract;
@@ -23,6 +24,7 @@ mod routes;
 mod traffic;
 mod upload;
 
+pub use drain::{Drain, Leave};
 pub use error::status_of;
 pub use listen::{Bound, Listen, ListenParseError, ServeError};
 pub use router::{openapi, router};

@@ -15,8 +15,10 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// How long calls under way may take to end after SIGTERM.
-const DRAIN: Duration = Duration::from_secs(10);
+use crate::drain::{self, Drain, Gate, Leave};
+
+/// How long the answers of calls that have ended may take to be sent.
+const FLUSH: Duration = Duration::from_secs(1);
 
 /// An address to listen at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,10 +102,12 @@ impl Listen {
 }
 
 impl Bound {
-    /// Serves until SIGTERM or SIGINT. Sandboxes run on; the next controller finds them again.
-    pub async fn serve(self, engine: Engine) -> Result<(), ServeError> {
+    /// Serves until SIGTERM or SIGINT, then ends as `drain` says.
+    pub async fn serve(self, engine: Engine, drain: Drain) -> Result<(), ServeError> {
+        let gate = Gate::default();
         let router = crate::router(engine.clone());
-        let stop = stop_signal()?;
+        let router = router.layer(axum::middleware::from_fn_with_state(gate.clone(), drain::gate));
+        let stop = stop_signal(gate, drain.within)?;
         match self {
             Self::Tcp(listener) => {
                 tracing::info!(address = ?listener.local_addr().ok(), "listening");
@@ -118,8 +122,11 @@ impl Bound {
                 served?;
             }
         }
+        match drain.leave {
+            Leave::Sandboxes => tracing::info!("controller ended; sandboxes run on"),
+            Leave::Nothing => end_all(&engine).await,
+        }
         engine.shutdown();
-        tracing::info!("controller ended; sandboxes run on");
         Ok(())
     }
 }
@@ -152,8 +159,15 @@ fn bind_error(at: String, source: io::Error) -> ServeError {
     }
 }
 
-/// Becomes true at the first SIGTERM or SIGINT.
-fn stop_signal() -> Result<watch::Receiver<bool>, ServeError> {
+async fn end_all(engine: &Engine) {
+    let ids: Vec<_> = engine.sandboxes().into_iter().filter_map(|info| info.id.parse().ok()).collect();
+    let ends = futures::future::join_all(ids.iter().map(|id| engine.kill(id))).await;
+    let failed = ends.into_iter().filter(Result::is_err).count();
+    tracing::info!(ended = ids.len() - failed, failed, "controller ended, and its sandboxes with it");
+}
+
+/// Becomes true after the first SIGTERM or SIGINT, once the calls under way have ended or had their time.
+fn stop_signal(gate: Gate, within: Duration) -> Result<watch::Receiver<bool>, ServeError> {
     let listen = |kind| {
         signal(kind).map_err(|source| ServeError::Io { what: "listen for signals".to_owned(), source })
     };
@@ -164,7 +178,11 @@ fn stop_signal() -> Result<watch::Receiver<bool>, ServeError> {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        tracing::info!("ending: no new calls, those under way may end");
+        gate.close();
+        tracing::info!(?within, "ending: nothing new is begun, calls under way may end");
+        if tokio::time::timeout(within, gate.empty()).await.is_err() {
+            tracing::warn!("calls that are still under way are broken off");
+        }
         sender.send_replace(true);
     });
     Ok(receiver)
@@ -174,7 +192,7 @@ async fn asked(mut stop: watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
 }
 
-/// Serves until calls under way have ended after the signal, or their time is up.
+/// Serves until it is told to stop.
 async fn serve_on<L>(listener: L, router: Router, stop: watch::Receiver<bool>) -> Result<(), ServeError>
 where
     L: Listener<Addr: std::fmt::Debug>,
@@ -182,7 +200,7 @@ where
     let serving = axum::serve(listener, router).with_graceful_shutdown(asked(stop.clone())).into_future();
     tokio::select! {
         served = serving => served.map_err(|source| ServeError::Io { what: "serve".to_owned(), source }),
-        () = async { asked(stop).await; tokio::time::sleep(DRAIN).await } => Ok(()),
+        () = async { asked(stop).await; tokio::time::sleep(FLUSH).await } => Ok(()),
     }
 }
 

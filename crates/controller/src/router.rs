@@ -11,7 +11,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::error::ApiError;
-use crate::routes::{agent, artifacts, bundles, chains, jail, meta, pause, ports, sandboxes, snapshots};
+use crate::routes::{
+    agent, artifacts, bundles, chains, host, jail, meta, pause, ports, sandboxes, snapshots,
+};
 
 /// Longest JSON body: standard input of an exec travels in one.
 const MAX_JSON: usize = 16 << 20;
@@ -50,6 +52,7 @@ fn described() -> OpenApiRouter<Engine> {
         .routes(routes!(meta::healthz))
         .routes(routes!(meta::version))
         .routes(routes!(meta::metrics))
+        .routes(routes!(host::counts))
         .routes(routes!(snapshots::list, snapshots::create))
         .routes(routes!(snapshots::remove))
         .routes(routes!(snapshots::refresh))
@@ -74,6 +77,7 @@ fn described() -> OpenApiRouter<Engine> {
         .routes(routes!(sandboxes::logs))
         .routes(routes!(sandboxes::stats))
         .routes(routes!(jail::get))
+        .routes(routes!(sandboxes::all_stats))
         .routes(routes!(artifacts::images))
         .routes(routes!(artifacts::image, artifacts::put_image, artifacts::remove_image))
         .routes(routes!(artifacts::kernels))

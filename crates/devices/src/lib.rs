@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
+pub mod balloon;
 pub mod block;
 pub mod bus;
 pub mod console;

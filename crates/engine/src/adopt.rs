@@ -14,7 +14,7 @@ use forkd_host::process::{Process, boot_id};
 use forkd_protocol::control::Phase;
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
-use forkd_protocol::rest::{ForkTiming, SandboxInfo, ShownSettings};
+use forkd_protocol::rest::{ForkTiming, Limits, SandboxInfo, ShownSettings};
 use forkd_store::{Floor, SandboxRow, StoreError, Template};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
@@ -32,6 +32,8 @@ struct Kept {
     /// Pids and start times of another boot of the host mean nothing.
     boot_id: String,
     timing: ForkTiming,
+    limits: Limits,
+    guest_memory_mib: u64,
     /// What one that was ever paused was forked from: its row names what it lies on now.
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<Origin>,
@@ -45,7 +47,13 @@ struct Origin {
 
 /// The row of a sandbox that is about to be released.
 pub(crate) fn row_of(info: &SandboxInfo, id: &SandboxId, process: &Process) -> SandboxRow {
-    let kept = Kept { boot_id: boot_id().unwrap_or_default(), timing: info.timing, origin: None };
+    let kept = Kept {
+        boot_id: boot_id().unwrap_or_default(),
+        timing: info.timing,
+        limits: info.limits,
+        guest_memory_mib: info.guest_memory_mib,
+        origin: None,
+    };
     SandboxRow {
         id: id.clone(),
         snapshot_tag: info.snapshot_tag.clone(),
@@ -92,7 +100,8 @@ fn is_paused(row: &SandboxRow) -> bool {
 }
 
 fn info_of(row: &SandboxRow) -> SandboxInfo {
-    let origin = kept(row).origin.map(|origin| origin.snapshot_id);
+    let kept = kept(row);
+    let origin = kept.origin.map(|origin| origin.snapshot_id);
     SandboxInfo {
         id: row.id.to_string(),
         snapshot_tag: row.snapshot_tag.clone(),
@@ -102,12 +111,14 @@ fn info_of(row: &SandboxRow) -> SandboxInfo {
         created_at_unix: row.created_at_unix,
         pid: row.pid.filter(|_| !is_paused(row)),
         memory_limit_mib: row.memory_limit_mib,
+        limits: Limits { memory_mib: row.memory_limit_mib, ..kept.limits },
+        guest_memory_mib: kept.guest_memory_mib,
         has_branched: row.branch_count > 0,
         last_branch_memory_path: None,
         branch_count: row.branch_count,
         state: row.state.clone(),
         ended: row.ended.clone(),
-        timing: kept(row).timing,
+        timing: kept.timing,
         settings: ShownSettings::default(),
     }
 }
@@ -160,7 +171,7 @@ async fn adopt(shared: &Arc<Shared>, row: SandboxRow, settings: Settings) -> Res
 fn leave_paused(shared: &Shared, row: &SandboxRow) -> Result<(), EngineError> {
     let bounds = shared.config.bounds;
     let dir = RunDir::new(shared.store.run_dir(&row.id));
-    let cgroup = shared.launcher.cgroups().find(row.id.as_str());
+    let cgroup = dir.noted_cgroup(shared.launcher.cgroups());
     let process = match dir.noted_process() {
         None => process_of(row)?,
         noted => noted,
@@ -180,8 +191,8 @@ fn leave_paused(shared: &Shared, row: &SandboxRow) -> Result<(), EngineError> {
 /// The monitor of a row where it is alive and well; otherwise nothing of it is left. Blocks.
 fn look(shared: &Shared, row: &SandboxRow) -> Result<Option<Monitor>, EngineError> {
     let bounds = shared.config.bounds;
-    let cgroup = shared.launcher.cgroups().find(row.id.as_str());
     let dir = RunDir::new(shared.store.run_dir(&row.id));
+    let cgroup = dir.noted_cgroup(shared.launcher.cgroups());
     let Some(process) = process_of(row)? else {
         let reason = dir.explain_after_the_fact(cgroup.as_ref());
         info!(sandbox = %row.id, reason, "ended while no controller ran; removed");
@@ -236,13 +247,30 @@ fn remove_strays(shared: &Shared, rows: &[SandboxRow]) -> Result<(), EngineError
             remove_stray(shared, &id)?;
         }
     }
+    remove_stray_leaves(shared, rows)
+}
+
+/// Removes cgroups that no sandbox is in: all of the others are gone, whatever their folders said. Blocks.
+fn remove_stray_leaves(shared: &Shared, rows: &[SandboxRow]) -> Result<(), EngineError> {
+    let cgroups = shared.launcher.cgroups();
+    let dirs = rows.iter().map(|row| RunDir::new(shared.store.run_dir(&row.id)));
+    let used: Vec<_> = dirs.filter_map(|dir| dir.noted_cgroup(cgroups)).collect();
+    for name in cgroups.leaves().map_err(MonitorError::from)? {
+        if used.iter().any(|leaf| leaf.name() == name) {
+            continue;
+        }
+        info!(leaf = name, "a cgroup that nobody is in is removed");
+        if let Some(leaf) = cgroups.find(&name) {
+            leaf.remove().map_err(MonitorError::from)?;
+        }
+    }
     Ok(())
 }
 
 fn remove_stray(shared: &Shared, id: &SandboxId) -> Result<(), EngineError> {
     let bounds = shared.config.bounds;
     let dir = RunDir::new(shared.store.run_dir(id));
-    let cgroup = shared.launcher.cgroups().find(id.as_str());
+    let cgroup = dir.noted_cgroup(shared.launcher.cgroups());
     info!(sandbox = %id, "the leftover of an unfinished request is removed");
     if let Some(process) = dir.noted_process() {
         Monitor::adopted(id.clone(), process, cgroup, shared.store.clone(), bounds.end).discard();

@@ -5,6 +5,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forkd_protocol::rest::Limits;
+
+use crate::admission::Admission;
+
 /// Where everything lies and how long things may take.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
@@ -18,6 +22,10 @@ pub struct EngineConfig {
     pub waiting: usize,
     /// Who monitors are.
     pub users: UserRange,
+    /// Limits of sandboxes where neither request nor snapshot say otherwise.
+    pub limits: Limits,
+    /// How much this host is asked to carry.
+    pub admission: Admission,
 }
 
 /// Numbers of users and groups that monitors are, each another; nobody else on the host may be one of them. Two
@@ -131,7 +139,21 @@ impl EngineConfig {
             guest_grace: seconds("FORKD_GUEST_GRACE_SECS", defaults.guest_grace)?,
             ..defaults
         };
-        Ok(Self { root: root.into(), libexec: libexec()?, bounds, waiting: DEFAULT_WAITING, users: users()? })
+        let users = users()?;
+        Ok(Self { waiting: DEFAULT_WAITING, users, ..Self::plain(root, libexec()?, bounds) })
+    }
+
+    /// A store and programs, and nothing that has to be chosen: no waiting monitors, no limits.
+    pub fn plain(root: impl Into<PathBuf>, libexec: impl Into<PathBuf>, bounds: Bounds) -> Self {
+        Self {
+            root: root.into(),
+            libexec: libexec.into(),
+            bounds,
+            waiting: 0,
+            users: UserRange::default(),
+            limits: Limits::default(),
+            admission: Admission::default(),
+        }
     }
 
     pub(crate) fn monitor(&self) -> PathBuf {

@@ -3,16 +3,15 @@
 use std::future::Future;
 use std::io::{self, Read};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::available_parallelism;
 
 use forkd_host::jail::Facts;
-use forkd_host::memory::memory_use;
 use forkd_protocol::guest::{Evaluated, Executed, Health, PATH_EVAL, PATH_EXEC, PATH_HEALTH};
 use forkd_protocol::names::{ImageName, KernelName, SandboxId, Tag};
 use forkd_protocol::rest::{
     BranchRequest, CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, ExecRequest, ExecResponse,
-    ImageInfo, JailReport, KernelInfo, PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
+    ImageInfo, JailReport, KernelInfo, PingResponse, SandboxInfo, SnapshotInfo,
 };
 use forkd_store::Store;
 use http::{Request, Response};
@@ -48,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) ids: Ids,
+    /// Held from when a request is found to fit until its children are listed.
+    pub(crate) admitting: Mutex<()>,
     /// How many children may be on their way at once, over all requests.
     pub(crate) permits: Arc<Semaphore>,
     /// How many sandboxes may be branched at once.
@@ -94,6 +95,7 @@ impl Engine {
             launcher: Arc::new(launcher),
             registry: Arc::default(),
             ids: Ids::new(),
+            admitting: Mutex::default(),
             permits: Arc::new(Semaphore::new(2 * cores)),
             branching: Arc::new(Semaphore::new(branch::MAX_AT_ONCE)),
             alarm: Alarm::default(),
@@ -214,42 +216,20 @@ impl Engine {
         Ok(blocking(move || dir.read_monitor_log()).await?.map_err(|e| unreadable(id, "monitor log", &e))?)
     }
 
-    /// What a sandbox uses right now.
-    pub async fn stats(&self, id: &SandboxId) -> Result<SandboxStats, EngineError> {
-        // Layers and views; nothing else below the root is mapped.
-        let root = self.root().to_owned();
-        let (_, used) = self.look_at(id, "memory use", move |pid| memory_use(pid, &root)).await?;
-        Ok(SandboxStats {
-            monitor_private_bytes: used.monitor_private,
-            guest_private_bytes: used.guest_private,
-            guest_shared_bytes: used.guest_shared,
-        })
-    }
-
     /// How its monitor is jailed right now.
     pub async fn jail(&self, id: &SandboxId) -> Result<JailReport, EngineError> {
-        let (pid, facts) = self.look_at(id, "jail", Facts::of).await?;
-        Ok(jail::judge(id.as_str(), pid, &facts))
-    }
-
-    /// What can be read of the process of a running sandbox, and which one that is.
-    async fn look_at<T: Send + 'static>(
-        &self,
-        id: &SandboxId,
-        what: &'static str,
-        look: impl FnOnce(u32) -> io::Result<T> + Send + 'static,
-    ) -> Result<(u32, T), EngineError> {
         let handle = self.running(id)?;
         let dir = handle.dir.clone();
         let looking = blocking(move || {
             let process = dir.noted_process().ok_or(io::ErrorKind::NotFound)?;
-            let seen = look(process.pid())?;
+            let facts = Facts::of(process.pid())?;
             // Its number was its own while it was looked at, since it is now.
-            if process.is_alive() { Ok((process.pid(), seen)) } else { Err(io::ErrorKind::NotFound.into()) }
+            if process.is_alive() { Ok((process.pid(), facts)) } else { Err(io::ErrorKind::NotFound.into()) }
         });
-        let seen = looking.await?;
+        let seen: io::Result<_> = looking.await?;
         handle.check_running()?;
-        Ok(seen.map_err(|e| unreadable(id, what, &e))?)
+        let (pid, facts) = seen.map_err(|e| unreadable(id, "jail", &e))?;
+        Ok(jail::judge(id.as_str(), pid, &facts))
     }
 
     /// Boots an image, warms it up, freezes it under a tag. `progress` is told what is being done. Dropping the

@@ -7,6 +7,7 @@ use forkd_protocol::names::NameError;
 use forkd_protocol::rest::ErrorBody;
 use forkd_store::StoreError;
 
+use crate::admission::AdmissionError;
 use crate::branch::BranchError;
 use crate::fork::ForkError;
 use crate::guest::GuestError;
@@ -30,6 +31,9 @@ pub enum EngineError {
     /// A sandbox is not there, or not in a state for this.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
+    /// What was asked for does not fit on this host.
+    #[error(transparent)]
+    Admission(#[from] AdmissionError),
     /// Children could not be forked; nothing of them is left.
     #[error(transparent)]
     Fork(#[from] ForkError),
@@ -119,6 +123,7 @@ impl EngineError {
             Self::Open(OpenError::Host { .. }) => ErrorClass::HostUnfit,
             Self::Store(e) => e.class(),
             Self::Sandbox(e) => e.class(),
+            Self::Admission(e) => e.class(),
             Self::Fork(e) => e.class(),
             Self::Snapshot(e) => e.class(),
             Self::Branch(e) => e.class(),
@@ -134,6 +139,7 @@ impl EngineError {
         let own = match self {
             Self::Store(e) => store_code(e),
             Self::Sandbox(e) => Some(e.code()),
+            Self::Admission(e) => Some(e.code()),
             Self::Fork(e) => e.code(),
             Self::Snapshot(e) => e.code(),
             Self::Branch(e) => e.code(),

@@ -17,6 +17,7 @@
 #[cfg(test)]
 extern crate self as forkd_engine;
 
+mod admission;
 mod adopt;
 mod artifacts;
 mod branch;
@@ -30,9 +31,11 @@ mod error;
 mod fault;
 mod fork;
 mod guest;
+mod host_counts;
 mod identity;
 mod ids;
 mod jail;
+mod limits;
 mod monitor;
 mod pause;
 mod ports;
@@ -40,7 +43,9 @@ mod refill;
 mod sandbox;
 mod settings;
 mod snapshot;
+mod stats;
 
+pub use admission::{Admission, AdmissionError};
 pub use branch::BranchError;
 pub use config::{Bounds, ConfigError, DEFAULT_WAITING, EngineConfig, UserRange};
 pub use engine::Engine;

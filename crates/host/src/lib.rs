@@ -5,10 +5,12 @@
 //! * [`cgroup`]: limits and accounting, one leaf per sandbox;
 //! * [`jail`]: what a process is allowed and what it holds;
 //! * [`memory`]: what a monitor costs, apart from what its guest costs;
-//! * [`seccomp`]: which system call a process was killed for.
+//! * [`seccomp`]: which system call a process was killed for;
+//! * [`census`]: what sandboxes could leave behind, counted.
 
 #![forbid(unsafe_code)]
 
+pub mod census;
 pub mod cgroup;
 pub mod cpu;
 pub mod jail;

@@ -4,7 +4,7 @@
 //! anonymous page of such a mapping, any other is the template's page cache (which looks private where only
 //! one child has it mapped). Everything else that is private belongs to the monitor itself.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
@@ -24,6 +24,41 @@ pub struct MemoryUse {
 /// Memory of process `pid`; mappings of files below `guest_files` are the guest's.
 pub fn memory_use(pid: u32, guest_files: &Path) -> io::Result<MemoryUse> {
     parse(BufReader::new(File::open(format!("/proc/{pid}/smaps"))?), guest_files)
+}
+
+/// Page tables of process `pid`, bytes.
+pub fn page_tables(pid: u32) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    Ok(value(&status, "VmPTE").unwrap_or(0))
+}
+
+/// Memory of process `pid` that is no file's, bytes.
+pub fn anonymous(pid: u32) -> io::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    Ok(value(&status, "RssAnon").unwrap_or(0))
+}
+
+/// Memory of the host, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostMemory {
+    /// All of it.
+    pub total: u64,
+    /// What is free, or can be made so without swapping.
+    pub available: u64,
+}
+
+impl HostMemory {
+    /// As it is now.
+    pub fn now() -> io::Result<Self> {
+        let meminfo = fs::read_to_string("/proc/meminfo")?;
+        let read = |key| value(&meminfo, key).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData));
+        Ok(Self { total: read("MemTotal")?, available: read("MemAvailable")? })
+    }
+}
+
+/// The value of a line such as `VmPTE:   132 kB`, bytes.
+fn value(text: &str, key: &str) -> Option<u64> {
+    text.lines().find_map(|line| kib(line.strip_prefix(key)?.strip_prefix(':')?))
 }
 
 fn parse(smaps: impl BufRead, guest_files: &Path) -> io::Result<MemoryUse> {
@@ -103,6 +138,14 @@ Private_Clean:         8 kB
         let sum = memory_use(std::process::id(), Path::new("/nowhere")).unwrap();
         assert!(sum.monitor_private > 0);
         assert_eq!(sum.guest_private, 0);
+    }
+
+    #[test]
+    fn a_host_has_memory_and_a_process_page_tables() {
+        let memory = HostMemory::now().unwrap();
+        assert!(memory.available > 0 && memory.available <= memory.total);
+        assert!(page_tables(std::process::id()).unwrap() > 0);
+        assert_eq!(value("VmPTEx: 1 kB\nVmPTE:\t  132 kB\n", "VmPTE"), Some(132 << 10));
     }
 
     #[test]

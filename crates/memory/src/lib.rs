@@ -4,6 +4,7 @@
 //! * [`map`]: RAM of a booting machine (anonymous) and of a restored one (layers, `MAP_PRIVATE`);
 //! * [`changed`]: the exact set of pages a machine changed, from `/proc/self/pagemap`;
 //! * [`extents`]: the table that says which pages a layer holds;
+//! * [`discard`]: giving pages back to the host;
 //! * [`dump`]: writing pages out as a layer;
 //! * [`writer`]: writing changed pages out without allocating, for a process that was forked off.
 //!
@@ -11,6 +12,7 @@
 //! through the volatile accessors of `vm-memory`.
 
 pub mod changed;
+pub mod discard;
 pub mod dump;
 pub mod extents;
 pub mod layout;

@@ -10,7 +10,8 @@ mod message;
 
 pub use frame::{Connection, ControlError, MAX_DESCRIPTORS, MAX_FRAME_BYTES};
 pub use message::{
-    BRANCH_VERSION, Boot, CONTROL_VERSION, ControlVersion, CpuModel, DiskPart, Exit, FdRole, GUARD_VERSION,
-    LayerStats, MAX_HOT_PAGES, MemoryMode, Phase, ProcessEnd, Refusal, RefusalClass, Reply, Request, Restore,
-    STATE_MAGIC, STATE_VERSION, Snapshot, Snapshotted, Status, WriterEnd,
+    BRANCH_VERSION, Boot, CGROUP_DOOR, CONTROL_VERSION, ControlVersion, CpuModel, DiskPart, Exit, FdRole,
+    GUARD_VERSION, LayerStats, MAX_HOT_PAGES, MemoryMode, OLDEST_STATE_VERSION, Phase, ProcessEnd, Refusal,
+    RefusalClass, Reply, Request, Restore, STATE_MAGIC, STATE_VERSION, Snapshot, Snapshotted, Status,
+    WriterEnd,
 };

@@ -4,9 +4,12 @@
 
 mod bundle;
 mod chain;
+mod host;
 mod jail;
+mod limits;
 mod refresh;
 mod settings;
+mod stats;
 
 use std::collections::BTreeMap;
 
@@ -22,11 +25,14 @@ pub use self::chain::{
     CollectGarbage, CompactSnapshot, Damage, GarbageItem, GarbageReport, LayerInfo, RemoveSnapshot,
     SnapshotInfoDetail, VerifyReport, VerifySnapshots,
 };
+pub use self::host::HostCounts;
 pub use self::jail::{JailCheck, JailReport};
+pub use self::limits::{Cpus, CpusError, IoLimits, Limits};
 pub use self::refresh::RefreshSnapshot;
 pub use self::settings::{
     MAX_LIFETIME_SECS, MAX_METADATA, MAX_METADATA_BYTES, OnTimeout, SandboxSettings, ShownSettings,
 };
+pub use self::stats::{AllStats, CpuStats, HostRoom, IoStats, NetStats, SandboxStats};
 use crate::control::CpuModel;
 
 /// Most children of one request.
@@ -71,17 +77,6 @@ pub struct Healthz {
     pub ok: bool,
 }
 
-/// What a sandbox uses right now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
-pub struct SandboxStats {
-    /// Private memory of the monitor outside the guest's mappings, bytes.
-    pub monitor_private_bytes: u64,
-    /// Guest memory that this sandbox changed, bytes.
-    pub guest_private_bytes: u64,
-    /// Guest memory that it shares with its snapshot, bytes.
-    pub guest_shared_bytes: u64,
-}
-
 /// A sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SandboxInfo {
@@ -100,8 +95,14 @@ pub struct SandboxInfo {
     pub created_at_unix: u64,
     /// Its monitor.
     pub pid: Option<u32>,
-    /// Limit of its cgroup.
+    /// Limit of its cgroup: the same as in `limits`, for published clients.
     pub memory_limit_mib: Option<u64>,
+    /// What it may take of its host.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Memory of its guest.
+    #[serde(default)]
+    pub guest_memory_mib: u64,
     /// Whether a snapshot was ever taken of it.
     pub has_branched: bool,
     /// Memory layer of its newest branch.
@@ -145,9 +146,12 @@ pub struct CreateSandboxes {
     /// Accepted for published clients: every sandbox has a namespace of its own once it has a network.
     #[serde(default)]
     pub per_child_netns: bool,
-    /// Memory limit of each child's cgroup.
+    /// Memory limit of each child's cgroup: the same as in `limits`, from published clients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit_mib: Option<u64>,
+    /// What each child may take of its host. What is absent is as for the source.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
     /// Accepted for published clients; children are always warm.
     #[serde(default)]
     pub prewarm: bool,
@@ -174,6 +178,7 @@ impl CreateSandboxes {
             n: 1,
             per_child_netns: true,
             memory_limit_mib: None,
+            limits: Limits::default(),
             prewarm: false,
             live_fork: false,
             hugepages: false,
@@ -279,6 +284,9 @@ pub struct SnapshotInfo {
     pub vcpus: u32,
     /// Memory of its guests.
     pub memory_mib: u64,
+    /// What its children may take of their host where nobody says otherwise: as the sandbox that it was taken of.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
     /// Bytes of memory that are stored.
     pub memory_physical_bytes: u64,
     /// What its memory layer hashes to (docs/snapshot-format.md).

@@ -135,6 +135,7 @@ fn snapshot(
         timing: SnapshotTiming::default(),
         pause_ms: None,
         workload_pause_ms: None,
+        limits: Default::default(),
         branched_from: None,
         agent_protocol: guest.agent_protocol,
         below,

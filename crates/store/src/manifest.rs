@@ -1,7 +1,7 @@
 //! `snapshots/<id>/manifest.json`: what a snapshot consists of.
 
 use forkd_protocol::control::CpuModel;
-use forkd_protocol::rest::SnapshotTiming;
+use forkd_protocol::rest::{Limits, SnapshotTiming};
 use serde::{Deserialize, Serialize};
 
 /// Version of the manifest that this program writes, and the only one it reads.
@@ -76,6 +76,9 @@ pub struct Manifest {
     /// How long the source's workload stood still.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_pause_ms: Option<f64>,
+    /// What its children may take of their host where nobody says otherwise.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
     /// Where the time went.
     pub timing: SnapshotTiming,
 }

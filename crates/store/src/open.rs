@@ -1,7 +1,7 @@
 //! Snapshots whose files are open, ready to be passed to monitors.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use forkd_protocol::control::{DiskPart, FdRole};
 use forkd_protocol::names::Tag;
@@ -29,6 +29,14 @@ pub struct OpenSnapshot {
     /// Version of the machine state; `None` where it does not begin as one does.
     pub state_format: Option<u32>,
     pub(crate) hot: Hot,
+    pub(crate) read_in: Once,
+}
+
+impl OpenSnapshot {
+    /// Has its memory read in by the first caller; others wait until that is done. Blocks.
+    pub fn read_in_once(&self, read: impl FnOnce()) {
+        self.read_in.call_once(read);
+    }
 }
 
 /// The snapshots that are open.
@@ -98,7 +106,8 @@ impl Store {
         let disk_bytes = record.manifest.image.size_bytes;
         let hot = Hot::known(self.hot_of(&record));
         let state_format = self.state_format(&record.id);
-        let open = Arc::new(OpenSnapshot { disk_bytes, state_format, record, files, hot });
+        let read_in = Once::new();
+        let open = Arc::new(OpenSnapshot { disk_bytes, state_format, record, files, hot, read_in });
         self.shared.open.put(&open);
         Ok(open)
     }

@@ -4,6 +4,8 @@
 //! is there as long as the row says `paused`; its layers stay as long as the row names it, since the sandbox lies on
 //! them when it is continued.
 
+use std::sync::Once;
+
 use forkd_protocol::names::SandboxId;
 use rusqlite::{OptionalExtension, params};
 
@@ -33,7 +35,14 @@ impl Store {
         let files = self.open_files(&record)?;
         let disk_bytes = record.manifest.image.size_bytes;
         let state_format = self.state_format(&record.id);
-        Ok(OpenSnapshot { record, files, disk_bytes, state_format, hot: Hot::default() })
+        Ok(OpenSnapshot {
+            record,
+            files,
+            disk_bytes,
+            state_format,
+            hot: Hot::default(),
+            read_in: Once::new(),
+        })
     }
 
     /// What all paused sandboxes are continued from. Each has the id of its sandbox in the place of a tag.

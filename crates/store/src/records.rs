@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use forkd_protocol::control::CpuModel;
 use forkd_protocol::names::{KernelName, SandboxId};
-use forkd_protocol::rest::{ImageInfo, KernelInfo, SnapshotInfo, SnapshotTiming};
+use forkd_protocol::rest::{ImageInfo, KernelInfo, Limits, SnapshotInfo, SnapshotTiming};
 use serde::{Deserialize, Serialize};
 
 use crate::chain::Below;
@@ -56,6 +56,8 @@ pub struct SnapshotMeta {
     pub memory_mib: u64,
     /// Feature level they were shown.
     pub cpu: CpuModel,
+    /// What its children may take of their host where nobody says otherwise.
+    pub limits: Limits,
     /// Statements that warmed the interpreter.
     pub warm: Option<String>,
     /// Where the time went.

@@ -26,6 +26,11 @@ impl Room {
     pub(crate) fn holds(&self, bytes: u64) -> bool {
         self.bytes.is_none_or(|(free, _)| bytes <= free)
     }
+
+    /// Bytes that are free, where the kernel says so.
+    pub fn free_bytes(&self) -> Option<u64> {
+        self.bytes.map(|(free, _)| free)
+    }
 }
 
 impl fmt::Display for Room {

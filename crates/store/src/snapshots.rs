@@ -79,6 +79,7 @@ impl Store {
             branched_from: manifest.branched_from.clone(),
             pause_ms: manifest.pause_ms,
             workload_pause_ms: manifest.workload_pause_ms,
+            limits: manifest.limits,
             diff_ms: None,
             diff_logical_bytes: own_layer(manifest).map(|layer| layer.data_bytes),
             diff_physical_bytes: own_layer(manifest).map(|layer| physical(&layer.hash)),

@@ -40,6 +40,7 @@ pub(crate) fn meta(image: &ImageRecord) -> SnapshotMeta {
         timing: SnapshotTiming::default(),
         pause_ms: None,
         workload_pause_ms: None,
+        limits: Default::default(),
         branched_from: None,
         agent_protocol: 1,
         below: None,

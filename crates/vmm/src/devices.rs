@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forkd_devices::balloon::Balloon;
 use forkd_devices::block::{Block, BlockConfig};
 use forkd_devices::bus::Bus;
 use forkd_devices::faults::GuestFaults;
@@ -75,6 +76,7 @@ pub struct Devices {
     vsock: Slot<Vsock>,
     rng: Slot<Rng>,
     net: Option<Slot<Net>>,
+    balloon: Option<Slot<Balloon>>,
     serial: Arc<Mutex<SerialPort>>,
     console_input: Option<File>,
     slots: Slots,
@@ -146,8 +148,9 @@ impl Devices {
             Some(tap) => Some(wiring.fresh(Net::new(NetResources { tap }).map_err(MonitorError::Events)?)?),
             None => None,
         };
+        let balloon = Some(wiring.fresh(Balloon::new())?);
         let serial = SerialPort::new(wiring.irq(layout::SERIAL_GSI)?, console_log(console));
-        wiring.finish(Parts { disks, vsock, rng, net, serial, console_input })
+        wiring.finish(Parts { disks, vsock, rng, net, balloon, serial, console_input })
     }
 
     /// Devices of a machine that is restored.
@@ -160,7 +163,7 @@ impl Devices {
         state: DevicesState,
         files: DeviceFiles,
     ) -> Result<(Self, Buses), MonitorError> {
-        let DevicesState { disks: disk_states, vsock, rng, net, serial } = state;
+        let DevicesState { disks: disk_states, vsock, rng, net, serial, balloon } = state;
         let DeviceFiles { disks: disk_files, vsock: listener, entropy, tap, console, console_input } = files;
         if disk_states.len() != disk_files.len() || net.is_some() != tap.is_some() {
             return Err(MonitorError::DeviceCount);
@@ -176,8 +179,10 @@ impl Devices {
             (Some(state), Some(tap)) => Some(wiring.restored::<Net>(state, NetResources { tap })?),
             _ => None,
         };
+        // A guest that booted without one has none.
+        let balloon = balloon.map(|state| wiring.restored::<Balloon>(state, ())).transpose()?;
         let serial = SerialPort::restore(serial, wiring.irq(layout::SERIAL_GSI)?, console_log(console))?;
-        wiring.finish(Parts { disks, vsock, rng, net, serial, console_input })
+        wiring.finish(Parts { disks, vsock, rng, net, balloon, serial, console_input })
     }
 
     /// Number of virtio devices.
@@ -193,6 +198,7 @@ impl Devices {
             rng: lock(&self.rng).save(),
             net: self.net.as_ref().map(|net| lock(net).save()),
             serial: lock(&self.serial).save(),
+            balloon: self.balloon.as_ref().map(|balloon| lock(balloon).save()),
         }
     }
 

@@ -114,6 +114,9 @@ pub enum MonitorError {
     /// Reading /proc failed.
     #[error("the monitor's own page map could not be read")]
     Pagemap(#[source] std::io::Error),
+    /// The cgroup that it was to live in did not let it in.
+    #[error("its cgroup could not be entered")]
+    Cgroup(#[source] std::io::Error),
     /// Descriptors or events of the loop failed.
     #[error("the event loop could not be set up or waited on")]
     Events(#[source] std::io::Error),
@@ -158,6 +161,7 @@ fn class(error: &MonitorError) -> RefusalClass {
         | MonitorError::Filter(_)
         | MonitorError::Jail(_)
         | MonitorError::Bind(_)
+        | MonitorError::Cgroup(_)
         | MonitorError::Events(_) => RefusalClass::Internal,
     }
 }

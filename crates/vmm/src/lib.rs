@@ -24,10 +24,12 @@ pub mod layout;
 mod line;
 pub mod machine;
 pub mod monitor;
+pub mod place;
 pub mod priority;
 mod snapshot;
 pub mod state;
 pub mod statefile;
+pub mod template;
 pub mod vcpus;
 mod watch;
 #[expect(unsafe_code, reason = "fork(2) and what the copy does before it is a program of its own")]

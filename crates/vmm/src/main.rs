@@ -3,7 +3,10 @@
 //! The process that was started ends once the monitor is ready, successfully; where it never will be, without success
 //! and after a line in the log, which is standard error. On standard output a reaper notes how the monitor ended.
 //!
-//! `forkd-vmm probe` tells as one line of JSON whether KVM runs ordinary guests here.
+//! `forkd-vmm probe` tells as one line of JSON whether KVM runs ordinary guests here. `forkd-vmm read-in` reads the file
+//! that is its standard input into memory.
+//!
+//! Either enters first the cgroup that the environment names.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         #[cfg(debug_assertions)]
         (Some("--unjailed"), None) => serve(Entrance::unjailed),
         (Some("probe"), None) => report_probe(),
+        (Some("read-in"), None) => read_in(),
         (Some("--version"), None) => say(concat!("forkd-vmm ", env!("CARGO_PKG_VERSION"))),
         _ => usage(),
     }
@@ -58,6 +62,8 @@ fn serve(enter: impl FnOnce() -> Result<Entrance, JailError>) -> ExitCode {
 }
 
 fn run(enter: impl FnOnce() -> Result<Entrance, JailError>) -> Result<Exit, MonitorError> {
+    forkd_vmm::place::enter().map_err(MonitorError::Cgroup)?;
+    forkd_vmm::place::dies_first();
     forkd_vmm::priority::starting();
     let files = HostFiles::open()?;
     let entrance = enter()?;
@@ -71,6 +77,18 @@ fn run(enter: impl FnOnce() -> Result<Entrance, JailError>) -> Result<Exit, Moni
     monitor.leave_last_words(&exit);
     // The kernel takes the machine apart faster than its threads could be told to end.
     std::process::exit(0)
+}
+
+fn read_in() -> ExitCode {
+    let done =
+        forkd_vmm::place::enter().and_then(|()| forkd_vmm::template::read_in(std::io::stdin().as_fd()));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("the template could not be read in: {error}"));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 #[derive(Serialize)]

@@ -1,5 +1,6 @@
 //! Everything of a machine that a snapshot carries besides memory and disks.
 
+use forkd_devices::balloon::BalloonStateV1;
 use forkd_devices::block::BlockStateV1;
 use forkd_devices::net::NetStateV1;
 use forkd_devices::rng::RngStateV1;
@@ -36,6 +37,8 @@ pub struct DevicesState {
     pub net: Option<TransportStateV1<NetStateV1>>,
     /// Console.
     pub serial: SerialStateV1,
+    /// Balloon. The last field: states of version 1 end before it (`statefile.rs`).
+    pub balloon: Option<TransportStateV1<BalloonStateV1>>,
 }
 
 impl MachineState {

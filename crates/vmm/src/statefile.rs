@@ -17,7 +17,7 @@
 
 use std::io::{self, Read, Write};
 
-use forkd_protocol::control::{STATE_MAGIC, STATE_VERSION};
+use forkd_protocol::control::{OLDEST_STATE_VERSION, STATE_MAGIC, STATE_VERSION};
 
 use crate::state::MachineState;
 
@@ -25,6 +25,10 @@ use crate::state::MachineState;
 pub const MAGIC: [u8; 8] = STATE_MAGIC;
 /// Version of the format; raised whenever a field is added, removed or changes meaning.
 pub const VERSION: u32 = STATE_VERSION;
+/// The oldest version that is still read.
+pub const OLDEST: u32 = OLDEST_STATE_VERSION;
+/// What states of version 1 lack at their end: there was no balloon (`None`).
+const NO_BALLOON: u8 = 0;
 /// Most bytes a payload may have: eight vCPUs and all devices stay far below.
 pub const MAX_PAYLOAD: u64 = 16 << 20;
 
@@ -42,7 +46,7 @@ pub enum StateFileError {
     Foreign,
     /// It was written by another format version.
     #[error(
-        "the state file has format version {0}, this monitor reads version {VERSION}; make the snapshot again with `forkd snapshot refresh`"
+        "the state file has format version {0}, this monitor reads versions {OLDEST} to {VERSION}; make the snapshot again with `forkd snapshot refresh`"
     )]
     Version(u32),
     /// It claims an impossible length.
@@ -99,7 +103,7 @@ fn unseal(from: &mut impl Read) -> Result<Vec<u8>, StateFileError> {
         return Err(StateFileError::Foreign);
     }
     let version = u32::from_le_bytes(field(hashed, 8));
-    if version != VERSION {
+    if !(OLDEST..=VERSION).contains(&version) {
         return Err(StateFileError::Version(version));
     }
     let length = u64::from_le_bytes(field(hashed, 32));
@@ -111,7 +115,13 @@ fn unseal(from: &mut impl Read) -> Result<Vec<u8>, StateFileError> {
     if from.read(&mut [0])? != 0 {
         return Err(StateFileError::Length(length));
     }
-    if sum == checksum(hashed, &payload) { Ok(payload) } else { Err(StateFileError::Checksum) }
+    if sum != checksum(hashed, &payload) {
+        return Err(StateFileError::Checksum);
+    }
+    if version == 1 {
+        payload.push(NO_BALLOON);
+    }
+    Ok(payload)
 }
 
 fn checksum(header: &[u8], payload: &[u8]) -> [u8; 32] {
@@ -160,13 +170,23 @@ mod tests {
     #[test]
     fn another_version_says_what_to_do_and_a_lie_reserves_nothing() {
         let mut newer = file();
-        newer[8] = 2;
+        newer[8] = u8::try_from(VERSION).unwrap() + 1;
         let refusal = unseal(&mut newer.as_slice()).unwrap_err();
-        assert!(matches!(refusal, StateFileError::Version(2)));
+        assert!(matches!(refusal, StateFileError::Version(_)));
         assert!(refusal.to_string().contains("forkd snapshot"));
         let mut lying = file();
         lying[32..40].fill(0xff);
         assert!(matches!(unseal(&mut lying.as_slice()), Err(StateFileError::Length(_))));
+    }
+
+    #[test]
+    fn a_state_of_the_first_version_had_no_balloon() {
+        let mut old = file();
+        old[8] = 1;
+        let sum = checksum(&old[..HASHED], &[7; 300]);
+        old[HASHED..HEADER].copy_from_slice(&sum);
+        let payload = unseal(&mut old.as_slice()).unwrap();
+        assert_eq!((payload.len(), payload[300]), (301, NO_BALLOON));
     }
 
     #[test]

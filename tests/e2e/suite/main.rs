@@ -28,6 +28,7 @@ mod hygiene;
 mod identity;
 mod jail;
 mod life;
+mod limits;
 mod memory;
 mod pause;
 mod store;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Children, NUMPY, Snapshot, at_soak, bare, each, host_sh, numpy, together};
+use crate::support::{Children, NUMPY, Snapshot, at_soak, bare, each, eventually, host_sh, numpy, together};
 
 /// Threads on all processors read the clock one after the other; then a sleep, and a thread that was in the middle
 /// of sleeping when the parent was frozen.
@@ -99,6 +99,22 @@ fn a_child_has_little_of_its_own() {
     assert!((1..4 << 20).contains(&stats.monitor_private_bytes), "{stats:?}");
     assert!((1 << 16..64 << 20).contains(&stats.guest_private_bytes), "{stats:?}");
     assert!(stats.guest_shared_bytes > 1 << 20, "{NUMPY}: {stats:?}");
+}
+
+#[test]
+fn memory_that_a_guest_frees_goes_back_to_the_host() {
+    let _world = together();
+    let children = Children::fork(numpy(), 1);
+    let child = &children[0];
+    let own = || child.stats().guest_private_bytes;
+    let before = own();
+    child.eval("taken = bytearray(64 << 20)\nfor at in range(0, len(taken), 4096): taken[at] = 1");
+    let full = own();
+    assert!(full > before + (60 << 20), "{before} {full}");
+    child.eval("del taken");
+    // What is free is reported some time later, in blocks of 2 MiB.
+    eventually("most of it is given back", || (own() < full - (40 << 20)).then_some(()));
+    assert_eq!(child.value("sum(range(1000))"), 499_500);
 }
 
 #[test]

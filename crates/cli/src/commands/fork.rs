@@ -7,6 +7,7 @@ use forkd_protocol::rest::{CreateSandboxes, MAX_CHILDREN, OnTimeout, SandboxInfo
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::kill::kill;
+use super::limits::LimitArgs;
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::CliError;
@@ -28,9 +29,8 @@ pub(crate) struct Args {
     /// How many children
     #[arg(short, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CHILDREN)))]
     n: u32,
-    /// Memory limit of each child
-    #[arg(long, value_name = "MIB")]
-    memory_limit_mib: Option<u64>,
+    #[command(flatten)]
+    limits: LimitArgs,
     /// Environment of every process that is started in the children
     #[arg(long = "env", short = 'e', value_name = "KEY=VALUE", value_parser = parse::key_value)]
     env: Vec<KeyValue>,
@@ -74,7 +74,7 @@ pub(crate) fn plainly(tag: &str, n: u32) -> CreateSandboxes {
 
 fn request(args: &Args) -> CreateSandboxes {
     CreateSandboxes {
-        memory_limit_mib: args.memory_limit_mib,
+        limits: args.limits.limits(),
         env: args.env.iter().cloned().map(KeyValue::into_pair).collect(),
         settings: SandboxSettings {
             metadata: args.metadata.iter().cloned().map(KeyValue::into_pair).collect(),

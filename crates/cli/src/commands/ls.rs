@@ -55,6 +55,8 @@ mod tests {
             created_at_unix: 100,
             pid: Some(7),
             memory_limit_mib: None,
+            limits: Default::default(),
+            guest_memory_mib: 512,
             has_branched: false,
             last_branch_memory_path: None,
             branch_count: 0,

@@ -3,7 +3,9 @@
 mod bench;
 mod bench_branch;
 mod bench_chain;
+mod bench_churn;
 pub(crate) mod branch;
+mod cleanup;
 mod completions;
 mod doctor;
 mod doctor_jail;
@@ -16,6 +18,7 @@ mod image;
 mod images;
 mod kernel;
 mod kill;
+mod limits;
 mod logs;
 mod ls;
 mod machine;
@@ -35,6 +38,7 @@ mod snapshot_compact;
 mod snapshot_diff;
 mod snapshot_info;
 mod snapshot_refresh;
+mod stats;
 mod tree;
 mod unpack;
 mod verify;
@@ -76,6 +80,8 @@ pub(crate) enum Command {
     Pause(pause::PauseArgs),
     /// Continue paused sandboxes where they stood
     Resume(pause::ResumeArgs),
+    /// Show what sandboxes use, and what there is room for
+    Stats(stats::Args),
     /// List snapshots
     Images(images::Args),
     /// Make a snapshot of a running sandbox, which runs on
@@ -117,6 +123,8 @@ pub(crate) enum Command {
     Bench(bench::Args),
     /// Run the controller
     Serve(serve::Args),
+    /// Remove what is left of sandboxes that no longer run, where no controller does
+    Cleanup(cleanup::Args),
     /// Print the completion script of a shell
     Completions(completions::Args),
 }
@@ -138,6 +146,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Kill(args) => kill::run(args, context).await,
         Command::Pause(args) => pause::pause(args, context).await,
         Command::Resume(args) => pause::resume(args, context).await,
+        Command::Stats(args) => stats::run(args, context).await,
         Command::Images(args) => images::run(args, context).await,
         Command::Tree(args) => tree::run(args, context).await,
         Command::Branch(args) => branch::run(args, context).await,
@@ -157,6 +166,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Machine(args) => machine::run(args, context).await,
         Command::Bench(args) => bench::run(args, context).await,
         Command::Serve(args) => serve::run(args, context).await,
+        Command::Cleanup(args) => cleanup::run(args, context).await,
         Command::Completions(args) => completions::run(&args, context),
     }
 }

@@ -205,6 +205,7 @@ mod tests {
             monitor_private_bytes: 1 << 20,
             guest_private_bytes: 3 << 20,
             guest_shared_bytes: 0,
+            ..SandboxStats::default()
         };
         let child = Child { sandbox: sandbox.unwrap(), eval: eval.unwrap(), exec: exec.unwrap(), stats };
         let times = Times {

@@ -3,11 +3,12 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use forkd_controller::{Listen, ServeError};
+use forkd_controller::{Listen, ListenParseError, ServeError};
 use forkd_engine::{ConfigError, DEFAULT_WAITING, Engine, EngineConfig, EngineError};
 use forkd_protocol::error::ErrorClass;
 use tracing_subscriber::EnvFilter;
 
+use crate::config::{self, ConfigFileError};
 use crate::context::{Context, DEFAULT_LISTEN};
 use crate::error::CliError;
 
@@ -15,18 +16,22 @@ use crate::error::CliError;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  forkd serve\n  forkd serve --listen unix:/run/forkd.sock --root /srv/forkd\n\n\
-                  SIGTERM ends it; sandboxes run on, and the next controller finds them again."
+                  SIGTERM ends it; sandboxes run on, and the next controller finds them again, where the configuration\n\
+                  does not say otherwise."
 )]
 pub(crate) struct Args {
-    /// Where to listen: a loopback address with port, or unix:/PATH
-    #[arg(long, value_name = "ADDRESS", default_value = DEFAULT_LISTEN)]
-    listen: Listen,
-    /// Folder of images, snapshots and sandboxes
-    #[arg(long, value_name = "DIR", env = "FORKD_ROOT", default_value = DEFAULT_ROOT)]
-    root: PathBuf,
-    /// How many monitors are started ahead of time for the next forks; 0 is none
-    #[arg(long, value_name = "N", env = "FORKD_WAITING", default_value_t = DEFAULT_WAITING, value_parser = waiting)]
-    waiting: usize,
+    /// Where to listen: a loopback address with port, or unix:/PATH (default: 127.0.0.1:8889)
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<Listen>,
+    /// Folder of images, snapshots and sandboxes (default: /var/lib/forkd)
+    #[arg(long, value_name = "DIR", env = "FORKD_ROOT")]
+    root: Option<PathBuf>,
+    /// How many monitors are started ahead of time for the next forks; 0 is none (default: 16)
+    #[arg(long, value_name = "N", env = "FORKD_WAITING", value_parser = waiting)]
+    waiting: Option<usize>,
+    /// Configuration (default: /etc/forkd/forkd.toml, where it exists); docs/configuration.md tells its keys
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Log lines as JSON
     #[arg(long)]
     log_json: bool,
@@ -45,10 +50,21 @@ pub(crate) async fn run(args: Args, _context: &Context) -> Result<u8, CliError> 
         let _ = rustix::process::setsid();
     }
     log(args.log_json);
-    let config = EngineConfig { waiting: args.waiting, ..EngineConfig::from_env(args.root)? };
-    let bound = args.listen.bind().await?;
+    let file = config::load(args.config.as_deref())?;
+    let listen = match (args.listen, &file.listen) {
+        (Some(listen), _) => listen,
+        (None, told) => told.as_deref().unwrap_or(DEFAULT_LISTEN).parse::<Listen>()?,
+    };
+    let root = args.root.or_else(|| file.root.clone()).unwrap_or_else(|| DEFAULT_ROOT.into());
+    let config = EngineConfig {
+        waiting: args.waiting.or(file.waiting).unwrap_or(DEFAULT_WAITING),
+        limits: file.limits,
+        admission: file.admission(),
+        ..EngineConfig::from_env(root)?
+    };
+    let bound = listen.bind().await?;
     let engine = Engine::open(config).await?;
-    bound.serve(engine).await?;
+    bound.serve(engine, file.drain()).await?;
     Ok(0)
 }
 
@@ -66,6 +82,18 @@ fn log(json: bool) {
     } else {
         to_stderr.with_ansi(std::io::stderr().is_terminal()).try_init()
     };
+}
+
+impl From<ConfigFileError> for CliError {
+    fn from(e: ConfigFileError) -> Self {
+        Self::caused(ErrorClass::Caller, "the configuration cannot be used", e)
+    }
+}
+
+impl From<ListenParseError> for CliError {
+    fn from(e: ListenParseError) -> Self {
+        Self::usage(e.to_string())
+    }
 }
 
 impl From<ConfigError> for CliError {

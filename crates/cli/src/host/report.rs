@@ -13,8 +13,8 @@ const LEAST_DISK: u64 = 3 * GIB;
 const GOOD_DISK: u64 = 15 * GIB;
 const LEAST_MEMORY_MIB: u64 = 2048;
 const GOOD_MEMORY_MIB: u64 = 4096;
-/// The cgroup controller that limits a sandbox's memory.
-const LIMITS: &str = "memory";
+/// The cgroup controllers that limit sandboxes.
+const LIMITS: [&str; 4] = ["memory", "cpu", "io", "pids"];
 
 /// Where sandboxes run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -175,23 +175,27 @@ fn root(root: bool) -> Item {
     item("root", Needed::Always, verdict, found, "run forkd as root: it makes namespaces, cgroups and disks")
 }
 
-/// Only a limit on memory takes it: sandboxes without one run anywhere.
+/// Only limits take it: sandboxes without one run anywhere.
 fn cgroup(controllers: Option<&[String]>) -> Item {
     let judged = |verdict, found: &str, cure: &str| item("cgroup v2", Needed::Native, verdict, found, cure);
     match controllers {
         None => judged(
             Verdict::Warn,
-            "not mounted at /sys/fs/cgroup: no memory limits",
+            "not mounted at /sys/fs/cgroup (cgroup v1?): limits of sandboxes are refused, `forkd stats` knows less",
             "boot with systemd.unified_cgroup_hierarchy=1, or: mount -t cgroup2 cgroup2 /sys/fs/cgroup",
         ),
-        Some(has) if has.iter().any(|controller| controller == LIMITS) => {
-            judged(Verdict::Ok, "mounted, with memory", "")
+        Some(has) => {
+            let lacking: Vec<_> =
+                LIMITS.into_iter().filter(|wanted| !has.iter().any(|c| c == wanted)).collect();
+            if lacking.is_empty() {
+                return judged(Verdict::Ok, &format!("mounted, with {}", LIMITS.join(", ")), "");
+            }
+            judged(
+                Verdict::Warn,
+                &format!("mounted, without {}: limits of that are refused", lacking.join(", ")),
+                "boot without cgroup_disable=, and with cgroup_no_v1=all so that v1 does not hold them",
+            )
         }
-        Some(_) => judged(
-            Verdict::Warn,
-            "mounted, without memory: no memory limits",
-            "boot without cgroup_disable=, and with cgroup_no_v1=all so that v1 does not hold it",
-        ),
     }
 }
 
@@ -368,6 +372,8 @@ mod tests {
         assert_eq!(qemu(Some("11.0.0")).verdict, Verdict::Ok);
         let without = ["cpu".to_owned(), "pids".to_owned()];
         assert_eq!(cgroup(Some(&without)).verdict, Verdict::Warn);
-        assert_eq!(cgroup(Some(&["memory".to_owned()])).verdict, Verdict::Ok);
+        let all = LIMITS.map(str::to_owned);
+        assert_eq!(cgroup(Some(&all)).verdict, Verdict::Ok);
+        assert!(cgroup(Some(&all[..1])).found.contains("without cpu, io, pids"));
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use forkd_engine::{Bounds, Engine, EngineConfig, UserRange};
+use forkd_engine::{Bounds, Engine, EngineConfig};
 use forkd_protocol::control::CpuModel;
 use forkd_protocol::rest::{SnapshotTiming, Transfer};
 use forkd_store::{Below, SnapshotMeta, SnapshotRecord, Store};
@@ -42,13 +42,7 @@ impl Controller {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let libexec = folder.path().join("libexec");
-        let config = EngineConfig {
-            root: root.clone(),
-            libexec,
-            bounds: Bounds::default(),
-            waiting: 0,
-            users: UserRange::default(),
-        };
+        let config = EngineConfig::plain(root.clone(), libexec, Bounds::default());
         let url = runtime.block_on(async {
             let router = forkd_controller::router(Engine::open(config).await.unwrap());
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -150,6 +144,7 @@ fn snapshot(store: &Store, tag: &str, parent: Option<&SnapshotRecord>, pages: &[
         timing: SnapshotTiming::default(),
         pause_ms: None,
         workload_pause_ms: None,
+        limits: Default::default(),
         branched_from: None,
         agent_protocol: 1,
         below,

@@ -7,6 +7,7 @@ pub(crate) mod agent;
 pub(crate) mod artifacts;
 pub(crate) mod bundles;
 pub(crate) mod chains;
+pub(crate) mod host;
 pub(crate) mod jail;
 pub(crate) mod meta;
 pub(crate) mod pause;

@@ -5,8 +5,8 @@ use axum::response::IntoResponse;
 use forkd_engine::Engine;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{
-    BranchRequest, CreateSandboxes, ErrorBody, EvalRequest, EvalResponse, ExecRequest, ExecResponse,
-    PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
+    AllStats, BranchRequest, CreateSandboxes, ErrorBody, EvalRequest, EvalResponse, ExecRequest,
+    ExecResponse, PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
 };
 use http::{StatusCode, header};
 
@@ -153,6 +153,12 @@ pub(crate) async fn logs(
     let headers =
         [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     Ok((headers, console))
+}
+
+/// What all of them use right now, and what there is room for
+#[utoipa::path(get, path = "/v1/stats", tag = "sandboxes", responses((status = 200, body = AllStats)))]
+pub(crate) async fn all_stats(State(engine): State<Engine>) -> axum::Json<AllStats> {
+    axum::Json(engine.all_stats().await)
 }
 
 /// What it uses right now

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use forkd_engine::{Bounds, Engine, EngineConfig, UserRange};
+use forkd_engine::{Bounds, Engine, EngineConfig};
 use forkd_protocol::rest::ErrorBody;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
@@ -85,13 +85,7 @@ impl Controller {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let address = runtime.block_on(async {
-            let config = EngineConfig {
-                root,
-                libexec: folder.path().join("libexec"),
-                bounds,
-                waiting: 0,
-                users: UserRange::default(),
-            };
+            let config = EngineConfig::plain(root, folder.path().join("libexec"), bounds);
             let router = forkd_controller::router(Engine::open(config).await.unwrap());
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();

@@ -25,10 +25,18 @@ use forkd_testkit::written::table;
 type Anyhow<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 fn main() -> Anyhow<()> {
+    // The door of its cgroup, where the host has any.
+    if let Some(door) = std::env::var_os(forkd_protocol::control::CGROUP_DOOR) {
+        std::fs::write(door, "0")?;
+    }
+    let mut arguments = std::env::args_os();
+    let program = arguments.next().unwrap_or_default();
+    if arguments.next().is_some_and(|verb| verb == "read-in") {
+        return Ok(());
+    }
     if lineage::before_it_is_the_monitor()? {
         return Ok(());
     }
-    let program = std::env::args_os().next().unwrap_or_default();
     let mood = take_mood(Path::new(&program).parent().unwrap_or(Path::new(".")));
     let listener = UnixListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     lineage::ready(&listener)?;

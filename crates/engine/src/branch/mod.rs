@@ -92,6 +92,7 @@ pub(crate) fn meta_over(store: &Store, manifest: &Manifest) -> Result<SnapshotMe
         vcpus: manifest.vcpus,
         memory_mib: manifest.memory_mib,
         cpu: manifest.cpu,
+        limits: manifest.limits,
         warm: manifest.warm.clone(),
         timing: SnapshotTiming::default(),
         pause_ms: None,

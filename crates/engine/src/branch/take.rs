@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forkd_host::cgroup::Cgroup;
 use forkd_protocol::control::{BRANCH_VERSION, MemoryMode, WriterEnd};
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
-use forkd_protocol::rest::{BranchMode, SnapshotInfo, SnapshotTiming};
+use forkd_protocol::rest::{BranchMode, Limits, SnapshotInfo, SnapshotTiming};
 use forkd_store::{Below, LayerRef, SnapshotDraft, SnapshotMeta, Template};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -19,6 +20,7 @@ use super::{BranchError, meta_over};
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, is_full};
 use crate::fault;
+use crate::limits::Unthrottled;
 use crate::monitor::{MonitorError, guards};
 use crate::sandbox::{Command, Handle};
 use crate::snapshot::millis as millis_since;
@@ -42,6 +44,8 @@ pub(super) struct Taken {
     workload_pause: Duration,
     changed: Option<(Duration, u64)>,
     headroom: Option<Headroom>,
+    /// Its children have the same.
+    limits: Limits,
     /// The source's row, and the layers that it names, stay until this is published.
     _keeps_row: OwnedRwLockReadGuard<()>,
 }
@@ -49,28 +53,27 @@ pub(super) struct Taken {
 /// More memory for a limited sandbox while a writer holds the old copies of its pages.
 #[derive(Debug)]
 struct Headroom {
-    shared: Arc<Shared>,
-    id: String,
+    leaf: Cgroup,
     limit: u64,
 }
 
 impl Headroom {
     /// The old and the new copy of a page that is written meanwhile are both charged to the sandbox.
-    fn raise(shared: &Arc<Shared>, id: &str, limit_mib: Option<u64>) -> Result<Option<Self>, MonitorError> {
-        let Some(limit) = limit_mib.map(|mib| mib.saturating_mul(1 << 20)) else { return Ok(None) };
-        let Some(leaf) = shared.launcher.cgroups().find(id) else { return Ok(None) };
-        leaf.limit_memory(limit.saturating_add(leaf.memory_current()?))?;
-        Ok(Some(Self { shared: Arc::clone(shared), id: id.to_owned(), limit }))
+    fn raise(shared: &Shared, handle: &Handle, limits: &Limits) -> Result<Option<Self>, MonitorError> {
+        let leaf = handle.dir.noted_cgroup(shared.launcher.cgroups());
+        let Some((limit, leaf)) = limits.memory_bytes().zip(leaf) else { return Ok(None) };
+        leaf.limit_memory(Some(limit.saturating_add(leaf.memory_current()?)))?;
+        Ok(Some(Self { leaf, limit }))
     }
 }
 
 impl Drop for Headroom {
     fn drop(&mut self) {
         // Gone where the sandbox is.
-        if let Some(leaf) = self.shared.launcher.cgroups().find(&self.id)
-            && let Err(e) = leaf.limit_memory(self.limit)
+        if let Err(e) = self.leaf.limit_memory(Some(self.limit))
+            && self.leaf.memory_current().is_ok()
         {
-            warn!(sandbox = self.id, error = %chain(&e), "the memory limit could not be put back");
+            warn!(leaf = self.leaf.name(), error = %chain(&e), "the memory limit could not be put back");
         }
     }
 }
@@ -102,13 +105,14 @@ impl Taken {
             Ok((template, store.begin_snapshot(&tag)?, changed, guards(status.version)))
         });
         let (template, draft, changed, guarded) = begun.await??;
-        let limit = handle.view.borrow().info.memory_limit_mib;
+        let limits = handle.view.borrow().info.limits;
         let headroom = match plan.mode {
-            BranchMode::Live => Headroom::raise(shared, handle.id.as_str(), limit)?,
+            BranchMode::Live => Headroom::raise(shared, handle, &limits)?,
             BranchMode::Full | BranchMode::Diff => None,
         };
 
         fault::at!("engine::branch::reserved");
+        let unthrottled = Unthrottled::lift(&handle.dir, &limits, shared.launcher.cgroups());
         let since = Instant::now();
         handle.freeze(&shared.launcher, guarded).await?.map_err(BranchError::NotFrozen)?;
         let froze = since.elapsed();
@@ -125,6 +129,7 @@ impl Taken {
         fault::at!("engine::branch::written");
         handle.thaw(&shared.config.bounds).await;
         fault::at!("engine::branch::thawed");
+        drop(unthrottled);
         let workload_pause = since.elapsed();
         let (keeping, of) = (Arc::clone(shared), handle.clone());
         // Where this fails the next one tries again.
@@ -137,7 +142,7 @@ impl Taken {
             debug!(sandbox = %of.id, ?froze, ?wrote, ?workload_pause, pause_us = branched.told.pause_us, "branched");
             let writer = branched.writer();
             if let Some(pid) = branched.told.writer {
-                move_writer(&keeping, &of.id, pid, limit.is_some());
+                move_writer(&keeping, &of.id, pid);
             }
             let frozen = branched.settle()?;
             fault::at!("engine::branch::tops_settled");
@@ -165,6 +170,7 @@ impl Taken {
             workload_pause,
             changed,
             headroom,
+            limits,
             _keeps_row: keeps_row,
         })
     }
@@ -197,6 +203,7 @@ impl Taken {
             pause_ms: Some(millis(self.vm_pause)),
             workload_pause_ms: Some(millis(self.workload_pause)),
             branched_from: Some(self.source.clone()),
+            limits: self.limits,
             below: Some(Below {
                 parent: self.parent.take().unwrap_or_else(|| self.template.id.clone()),
                 memory: if flat { Vec::new() } else { manifest.memory.clone() },
@@ -217,11 +224,10 @@ impl Taken {
 }
 
 /// So that a source that is killed does not take its writer with it.
-fn move_writer(shared: &Shared, source: &SandboxId, pid: u32, limited: bool) {
-    let moved = shared.launcher.cgroups().writers().and_then(|writers| writers.add(pid));
-    if let Err(e) = moved
-        && limited
-    {
+fn move_writer(shared: &Shared, source: &SandboxId, pid: u32) {
+    let writers = shared.launcher.cgroups().writers();
+    let moved = writers.and_then(|writers| writers.map_or(Ok(()), |writers| writers.add(pid)));
+    if let Err(e) = moved {
         debug!(sandbox = %source, error = %chain(&e), "the writer stays with its source");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use forkd_protocol::error::chain;
 use forkd_protocol::guest::{Identified, PATH_IDENTITY};
 use forkd_protocol::names::SandboxId;
-use forkd_protocol::rest::ForkTiming;
+use forkd_protocol::rest::{self, ForkTiming};
 use forkd_store::OpenSnapshot;
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -37,7 +37,7 @@ pub(super) struct Request {
     pub(super) answer: Duration,
     pub(super) started: Instant,
     pub(super) env: BTreeMap<String, String>,
-    pub(super) memory_limit_mib: Option<u64>,
+    pub(super) limits: rest::Limits,
 }
 
 /// From nothing to a child that knows who it is. Where it fails, nothing of it is left.
@@ -128,7 +128,7 @@ pub(crate) async fn discard(id: SandboxId, monitor: Monitor, e: ChildError) -> C
 
 /// The part that blocks: a process, and the machine in it.
 fn launch(request: &Request, id: &SandboxId) -> Result<(Monitor, ForkTiming), MonitorError> {
-    let monitor = request.launcher.start(id, request.memory_limit_mib)?;
+    let monitor = request.launcher.start(id, &request.limits)?;
     fault::at!("engine::fork::monitor_started");
     let started_us = micros(request.started);
     match request.launcher.restore(&monitor, &request.snapshot) {

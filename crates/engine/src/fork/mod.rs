@@ -9,10 +9,10 @@ mod child;
 mod error;
 mod reached;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-use forkd_protocol::control::STATE_VERSION;
+use forkd_protocol::control::{OLDEST_STATE_VERSION, STATE_VERSION};
 use forkd_protocol::guest::GUEST_VERSION;
 use forkd_protocol::names::{SandboxId, Tag};
 use forkd_protocol::rest::{
@@ -27,12 +27,13 @@ use child::{Request, bear};
 pub(crate) use child::{discard, reach, tell};
 pub use error::{ChildError, ForkError};
 
+use crate::admission;
 use crate::branch::branch;
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, RequestError, in_range};
 use crate::fault;
 use crate::ids::unix_now;
-use crate::monitor::MonitorError;
+use crate::limits::settle;
 use crate::sandbox::{Command, Handle, Life, SandboxError, Task};
 use crate::settings::{self, Access, Settings};
 
@@ -54,14 +55,19 @@ pub(crate) async fn fork(
     let started = Instant::now();
     check(&asked)?;
     let asked = from_sandbox(shared, asked).await?;
-    if asked.memory_limit_mib.is_some() {
-        shared.launcher.cgroups().available().map_err(MonitorError::from)?;
-    }
     let tag: Tag = asked.snapshot_tag.parse()?;
     shared.branches.check_ready(tag.as_str())?;
     let store = shared.store.clone();
-    let snapshot = blocking(move || store.open_snapshot(&tag)).await??;
-    check_versions(&snapshot)?;
+    let launcher = Arc::clone(&shared.launcher);
+    let snapshot = blocking(move || -> Result<_, EngineError> {
+        let snapshot = store.open_snapshot(&tag)?;
+        check_versions(&snapshot)?;
+        snapshot.read_in_once(|| launcher.read_in(&snapshot));
+        Ok(snapshot)
+    });
+    let snapshot = snapshot.await??;
+    let inherited = snapshot.record.manifest.limits;
+    let limits = settle(&asked, inherited, shared.config.limits, shared.launcher.cgroups())?;
     let request = Arc::new(Request {
         launcher: Arc::clone(&shared.launcher),
         snapshot,
@@ -69,20 +75,35 @@ pub(crate) async fn fork(
         answer: shared.config.bounds.answer,
         started,
         env: asked.env.clone(),
-        memory_limit_mib: asked.memory_limit_mib,
+        limits,
     });
     let settings =
         Settings { template: wishes.template, ..Settings::of(&asked, &request.snapshot.record.manifest) };
-    let brood = Brood::start(shared, &request, &asked, &settings, &wishes.access)?;
+    let brood = admit(shared, &request, &asked, &settings, &wishes.access)?;
     let children = brood.raise(shared, asked.n).await;
     shared.alarm.ring();
     children
 }
 
+/// Lists the children where they fit. Nobody else is let in meanwhile.
+fn admit(
+    shared: &Arc<Shared>,
+    request: &Arc<Request>,
+    asked: &CreateSandboxes,
+    settings: &Settings,
+    access: &Access,
+) -> Result<Brood, EngineError> {
+    let _turn = shared.admitting.lock().unwrap_or_else(PoisonError::into_inner);
+    let each = info_of(&shared.ids.sandbox()?, asked, request);
+    let room = admission::room(shared);
+    shared.config.admission.check(&room, u64::from(asked.n), admission::promise(&each))?;
+    Brood::start(shared, request, asked, settings, access)
+}
+
 /// Refuses a snapshot that is too old or too new for the programs of now.
 fn check_versions(snapshot: &OpenSnapshot) -> Result<(), ForkError> {
     let agent = ("an agent", Some(snapshot.record.manifest.agent_protocol), 1..=GUEST_VERSION);
-    let state = ("a machine state", snapshot.state_format, STATE_VERSION..=STATE_VERSION);
+    let state = ("a machine state", snapshot.state_format, OLDEST_STATE_VERSION..=STATE_VERSION);
     for (what, found, known) in [agent, state] {
         // A state that does not even begin as one is refused by the monitor.
         if let Some(found) = found.filter(|found| !known.contains(found)) {
@@ -112,9 +133,6 @@ fn check(asked: &CreateSandboxes) -> Result<(), EngineError> {
         (true, true) | (false, false) => {}
     }
     in_range::<u64>("n", u64::from(asked.n), 1, u64::from(MAX_CHILDREN))?;
-    if let Some(mib) = asked.memory_limit_mib {
-        in_range::<u64>("memory_limit_mib", mib, 16, 1 << 20)?;
-    }
     Ok(())
 }
 
@@ -145,7 +163,7 @@ impl Brood {
             let access = access.renewed().map_err(ForkError::Entropy)?;
             let settings = Settings { access, ..settings.clone() };
             let id = shared.ids.sandbox().map_err(EngineError::from)?;
-            let info = info_of(&id, asked, &request.snapshot.record.id);
+            let info = info_of(&id, asked, request);
             brood.add(shared, Task::new(around.clone(), id, Life::Starting, info, settings));
         }
         Ok(brood)
@@ -250,16 +268,19 @@ async fn remove_all(handles: &[Handle]) {
     join_all(removals).await;
 }
 
-fn info_of(id: &SandboxId, asked: &CreateSandboxes, snapshot: &str) -> SandboxInfo {
+fn info_of(id: &SandboxId, asked: &CreateSandboxes, request: &Request) -> SandboxInfo {
+    let snapshot = &request.snapshot.record;
     SandboxInfo {
         id: id.to_string(),
         snapshot_tag: asked.snapshot_tag.clone(),
-        snapshot_id: Some(snapshot.to_owned()),
+        snapshot_id: Some(snapshot.id.clone()),
         netns: None,
         guest_addr: String::new(),
         created_at_unix: unix_now(),
         pid: None,
-        memory_limit_mib: asked.memory_limit_mib,
+        memory_limit_mib: request.limits.memory_mib,
+        limits: request.limits,
+        guest_memory_mib: snapshot.manifest.memory_mib,
         has_branched: false,
         last_branch_memory_path: None,
         branch_count: 0,

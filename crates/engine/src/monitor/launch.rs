@@ -10,16 +10,19 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forkd_host::cgroup::Cgroups;
+use forkd_host::cgroup::{Cgroup, Cgroups};
 use forkd_host::process::Process;
 use forkd_protocol::control::{
-    Boot, CpuModel, DiskPart, FdRole, MemoryMode, RefusalClass, Reply, Request, Restore, Snapshot,
-    Snapshotted,
+    Boot, CGROUP_DOOR, CpuModel, DiskPart, FdRole, MemoryMode, RefusalClass, Reply, Request, Restore,
+    Snapshot, Snapshotted,
 };
+use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
+use forkd_protocol::rest::Limits;
 use forkd_store::{DraftFiles, OpenSnapshot, Store};
 use rustix::fs::{MemfdFlags, memfd_create};
 use tokio::sync::Notify;
+use tracing::warn;
 
 use super::pool::{Pool, Waiting};
 use super::process::Monitor;
@@ -58,6 +61,9 @@ pub(crate) struct ParentPlan {
     pub(crate) cpu: CpuModel,
 }
 
+/// Threads and processes that a monitor may have where nobody says otherwise: those of the largest guest, and writers.
+const MAX_PIDS: u64 = 64;
+
 /// The guest's whole command line: devices are found through ACPI. `tsc=reliable` and `no_timer_check`
 /// because the guest's clock is KVM's and there is nothing to calibrate it against.
 const CMDLINE: &str = "console=ttyS0 reboot=k panic=-1 quiet 8250.nr_uarts=1 pci=off \
@@ -67,8 +73,8 @@ impl Launcher {
     pub(crate) fn new(config: &EngineConfig, store: Store) -> Self {
         let (program, bounds) = (config.monitor(), config.bounds);
         let (understood, pool, refill) = (Mutex::default(), Pool::new(config.waiting), Arc::default());
-        let cgroups = Cgroups::detect();
         let users = Users::new(config.users);
+        let cgroups = Cgroups::detect(store.root());
         Self { store, cgroups, program, users, bounds, understood, pool, refill }
     }
 
@@ -84,18 +90,13 @@ impl Launcher {
         &self.cgroups
     }
 
-    /// A process, in its cgroup where it has a limit: one that waited, or a new one. It waits for a first message;
-    /// blocks.
-    pub(crate) fn start(
-        &self,
-        id: &SandboxId,
-        memory_limit_mib: Option<u64>,
-    ) -> Result<Monitor, MonitorError> {
+    /// A process with its limits: one that waited, or a new one. It waits for a first message; blocks.
+    pub(crate) fn start(&self, id: &SandboxId, limits: &Limits) -> Result<Monitor, MonitorError> {
         let mut monitor = match self.pool.take(self.program_id()?) {
             Some(monitor) => monitor,
             None => self.launch(id)?,
         };
-        match self.assign(&mut monitor, id, memory_limit_mib) {
+        match self.assign(&mut monitor, id, limits) {
             Ok(()) => Ok(monitor),
             Err(e) => {
                 monitor.discard();
@@ -236,7 +237,7 @@ impl Launcher {
         let dir = RunDir::new(self.store.create_run_dir(id)?);
         fault::at!("engine::launch::folder_made");
         let started = self.users.take().ok_or(MonitorError::NoUser);
-        let (user, process) = match started.and_then(|user| self.spawn(&dir, user)) {
+        let (user, process, leaf) = match started.and_then(|user| self.spawn_in_leaf(&dir, id, user)) {
             Ok(started) => started,
             Err(e) => {
                 self.store.remove_run_dir(id)?;
@@ -244,7 +245,7 @@ impl Launcher {
             }
         };
         fault::at!("engine::launch::spawned");
-        let mut monitor = Monitor::new(id.clone(), process, self.store.clone(), self.bounds.end);
+        let mut monitor = Monitor::new(id.clone(), process, leaf, self.store.clone(), self.bounds.end);
         monitor.set_user(Some(user));
         match monitor.dir().note_process(monitor.process()) {
             Ok(()) => Ok(monitor),
@@ -255,8 +256,31 @@ impl Launcher {
         }
     }
 
+    /// Starts a monitor that enters a leaf of its own, where this host has any.
+    fn spawn_in_leaf(
+        &self,
+        dir: &RunDir,
+        id: &SandboxId,
+        user: User,
+    ) -> Result<(User, Process, Option<Cgroup>), MonitorError> {
+        dir.note_cgroup(id.as_str())?;
+        let leaf = self.cgroups.create(id.as_str())?;
+        match self.spawn(dir, user, leaf.as_ref()) {
+            Ok((user, process)) => Ok((user, process, leaf)),
+            Err(e) => {
+                leaf.map_or(Ok(()), |leaf| leaf.remove())?;
+                Err(e)
+            }
+        }
+    }
+
     /// Has a monitor made that is jailed and ready, and finds out which process it is.
-    fn spawn(&self, dir: &RunDir, user: User) -> Result<(User, Process), MonitorError> {
+    fn spawn(
+        &self,
+        dir: &RunDir,
+        user: User,
+        leaf: Option<&Cgroup>,
+    ) -> Result<(User, Process), MonitorError> {
         let control = OwnedFd::from(dir.listen_control()?);
         let (log, ending) = (dir.create_log()?, dir.create_ending()?);
         // The command owns our copy of the control socket and drops it at the end of this statement: if the
@@ -267,6 +291,7 @@ impl Launcher {
             .stdout(Stdio::from(ending))
             .stderr(Stdio::from(log))
             .env_clear()
+            .envs(leaf.map(|leaf| (CGROUP_DOOR, leaf.door())))
             .process_group(0)
             .status()
             .map_err(|source| MonitorError::Start { program: self.program.clone(), source })?;
@@ -291,22 +316,46 @@ impl Launcher {
         Ok(())
     }
 
-    /// Gives a monitor its name and its limit.
-    fn assign(
-        &self,
-        monitor: &mut Monitor,
-        id: &SandboxId,
-        limit_mib: Option<u64>,
-    ) -> Result<(), MonitorError> {
+    /// Gives a monitor its name and its limits.
+    fn assign(&self, monitor: &mut Monitor, id: &SandboxId, limits: &Limits) -> Result<(), MonitorError> {
         if monitor.id() != id {
             monitor.rename(id)?;
         }
-        if let Some(mib) = limit_mib {
-            let leaf = self.cgroups.create(id.as_str(), mib.saturating_mul(1 << 20))?;
-            let pid = monitor.process().pid();
-            monitor.set_cgroup(leaf).add(pid)?;
+        match monitor.cgroup() {
+            Some(leaf) => {
+                let pids = limits.pids.or_else(|| self.cgroups.limits_processes().then_some(MAX_PIDS));
+                Ok(self.cgroups.limit(leaf, &Limits { pids, ..*limits })?)
+            }
+            None => Ok(self.cgroups.check(limits)?),
         }
-        Ok(())
+    }
+
+    /// Has the pages of a snapshot's memory read into the host's before the first child touches them, on nobody's
+    /// account: otherwise the first child would pay for what all of them share. Blocks.
+    pub(crate) fn read_in(&self, snapshot: &OpenSnapshot) {
+        let memory = |role: &FdRole| matches!(role, FdRole::MemoryBase | FdRole::MemoryUpper);
+        for (_, file) in snapshot.files.iter().filter(|(role, _)| memory(role)) {
+            if let Err(e) = self.read_in_file(file) {
+                // It costs the first child some of its limit, and nobody anything else.
+                warn!(snapshot = %snapshot.record.info.tag, error = %chain(&e), "its memory was not read in");
+                return;
+            }
+        }
+    }
+
+    fn read_in_file(&self, file: &OwnedFd) -> Result<(), MonitorError> {
+        let Some(holder) = self.cgroups.holder()? else { return Ok(()) };
+        let file = file.try_clone().map_err(|e| MonitorError::file("open", "a layer".as_ref(), e))?;
+        let reading = Command::new(&self.program)
+            .arg("read-in")
+            .stdin(Stdio::from(file))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .env_clear()
+            .env(CGROUP_DOOR, holder.door())
+            .status();
+        let done = reading.map_err(|source| MonitorError::Start { program: self.program.clone(), source })?;
+        if done.success() { Ok(()) } else { Err(MonitorError::Ended(done.to_string())) }
     }
 
     fn add_own<'a>(&'a self, parcel: &mut Parcel<'a>, files: &'a RunFiles) {

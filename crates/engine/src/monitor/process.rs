@@ -26,8 +26,8 @@ use super::{MonitorError, RunDir, ending};
 /// The versions of the control protocol that are spoken here.
 const VERSIONS: RangeInclusive<ControlVersion> = 1..=CONTROL_VERSION;
 
-/// A dying process closes its sockets a moment before it is dead.
-pub(crate) const NOTICE_END_WITHIN: Duration = Duration::from_millis(500);
+/// A dying process closes its sockets a moment before it is dead and what is left of it is looked at.
+pub(crate) const NOTICE_END_WITHIN: Duration = Duration::from_secs(3);
 
 /// One monitor: its process, run folder and cgroup leaf. Dropping it ends and removes all of that, so that a
 /// step which fails leaves nothing; a sandbox that is up is [kept](Monitor::keep).
@@ -52,10 +52,16 @@ enum OnDrop {
 }
 
 impl Monitor {
-    pub(super) fn new(id: SandboxId, process: Process, store: Store, end_within: Duration) -> Self {
+    pub(super) fn new(
+        id: SandboxId,
+        process: Process,
+        cgroup: Option<Cgroup>,
+        store: Store,
+        end_within: Duration,
+    ) -> Self {
         let dir = RunDir::new(store.run_dir(&id));
         let process = Arc::new(process);
-        Self { id, dir, process, cgroup: None, user: None, store, end_within, on_drop: OnDrop::Remove }
+        Self { id, dir, process, cgroup, user: None, store, end_within, on_drop: OnDrop::Remove }
     }
 
     /// One that was started before this controller.
@@ -66,14 +72,14 @@ impl Monitor {
         store: Store,
         end_within: Duration,
     ) -> Self {
-        let mut monitor = Self::new(id, process, store, end_within);
-        monitor.cgroup = cgroup;
+        let mut monitor = Self::new(id, process, cgroup, store, end_within);
         monitor.on_drop = OnDrop::Keep;
         monitor
     }
 
-    pub(super) fn set_cgroup(&mut self, leaf: Cgroup) -> &Cgroup {
-        self.cgroup.insert(leaf)
+    /// Where it is accounted for; `None` on a host that has no cgroup v2.
+    pub(super) fn cgroup(&self) -> Option<&Cgroup> {
+        self.cgroup.as_ref()
     }
 
     pub(super) fn set_user(&mut self, user: Option<User>) {

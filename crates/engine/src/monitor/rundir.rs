@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forkd_host::cgroup::{Cgroup, Cgroups};
 use forkd_host::process::{self, Process};
 use forkd_protocol::control::ProcessEnd;
+
+use forkd_protocol::names::SandboxId;
 
 use super::MonitorError;
 use super::branch::FrozenTop;
@@ -100,6 +103,10 @@ impl RunDir {
 
     fn pid_file(&self) -> PathBuf {
         self.path.join("monitor.pid")
+    }
+
+    fn cgroup_file(&self) -> PathBuf {
+        self.path.join("cgroup")
     }
 
     /// Makes what a monitor is handed; the top is a hole as large as the disk below it.
@@ -243,6 +250,17 @@ impl RunDir {
         Process::find(pid, ticks).ok().flatten()
     }
 
+    /// Notes which cgroup belongs to this folder, before that is made.
+    pub(crate) fn note_cgroup(&self, leaf: &str) -> Result<(), MonitorError> {
+        let path = self.cgroup_file();
+        fs::write(&path, leaf).map_err(|e| MonitorError::file("write", &path, e))
+    }
+
+    /// The cgroup that was noted, where it is there.
+    pub(crate) fn noted_cgroup(&self, cgroups: &Cgroups) -> Option<Cgroup> {
+        cgroups.find(fs::read_to_string(self.cgroup_file()).ok()?.parse::<SandboxId>().ok()?.as_str())
+    }
+
     /// Removes all but the logs: what is worth reading once a machine has ended.
     pub(crate) fn keep_logs_only(&self) -> Result<(), MonitorError> {
         remove_if_there(&[
@@ -255,6 +273,7 @@ impl RunDir {
             self.last_words(),
             self.pid_file(),
             self.ending(),
+            self.cgroup_file(),
         ])
     }
 

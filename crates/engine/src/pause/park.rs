@@ -15,6 +15,7 @@ use crate::branch::{meta_over, reconcile_tops};
 use crate::engine::{Shared, blocking};
 use crate::error::EngineError;
 use crate::fault;
+use crate::limits::Unthrottled;
 use crate::monitor::guards;
 use crate::sandbox::Handle;
 
@@ -48,10 +49,13 @@ pub(super) async fn park(
     let plan = blocking(move || Plan::make(&planning, &of)).await??;
     let guarded = plan.guarded;
     fault::at!("engine::pause::planned");
+    let limits = handle.view.borrow().info.limits;
+    let unthrottled = Unthrottled::lift(&handle.dir, &limits, shared.launcher.cgroups());
     handle.freeze(&shared.launcher, guarded).await?.map_err(PauseError::NotFrozen)?;
     let (writing, of) = (Arc::clone(&shared), handle.clone());
     let written = blocking(move || plan.carry_out(&writing, &of)).await;
     let written = written.and_then(|written| written);
+    drop(unthrottled);
     if written.is_err() {
         go_on(&shared, &handle, guarded).await;
     }

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::PauseError;
+use crate::admission;
 use crate::adopt::resumed_row;
 use crate::engine::{Shared, blocking};
 use crate::error::EngineError;
@@ -27,6 +28,8 @@ pub(super) async fn wake(
         permit = shared.permits.acquire() => permit.map_err(|_| PauseError::GivenUp)?,
         () = give_up.cancelled() => return Err(PauseError::GivenUp.into()),
     };
+    // It counts already, as one that is being continued.
+    shared.config.admission.check(&admission::room(&shared), 0, 0)?;
     let (restoring, of) = (Arc::clone(&shared), handle.clone());
     let mut monitor = blocking(move || restore(&restoring, &of)).await??;
     fault::at!("engine::resume::restored");
@@ -66,8 +69,8 @@ fn restore(shared: &Shared, handle: &Handle) -> Result<Monitor, EngineError> {
     GuestError::check_version(snapshot.record.manifest.agent_protocol)?;
     // Logs of the life before.
     store.remove_run_dir(id)?;
-    let limit = handle.view.borrow().info.memory_limit_mib;
-    let monitor = launcher.start(id, limit)?;
+    let limits = handle.view.borrow().info.limits;
+    let monitor = launcher.start(id, &limits)?;
     match launcher.restore(&monitor, &snapshot) {
         Ok(()) => Ok(monitor),
         Err(e) => {

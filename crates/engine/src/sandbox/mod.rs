@@ -13,7 +13,7 @@ mod turns;
 
 pub(crate) use errand::Errand;
 pub use error::SandboxError;
-pub(crate) use registry::{Handle, Registry};
+pub(crate) use registry::{Handle, Registry, View};
 pub(crate) use state::Life;
 pub(crate) use task::{Body, Born, Command, Surroundings, Task};
 pub(crate) use turns::Turns;

@@ -100,7 +100,12 @@ impl Registry {
         infos
     }
 
-    /// How to reach each of them.
+    /// What `look` tells of each of which it tells something.
+    pub(crate) fn of_each<T>(&self, look: impl Fn(&View) -> Option<T>) -> Vec<T> {
+        self.lock().sandboxes.values().filter_map(|h| look(&h.view.borrow())).collect()
+    }
+
+    /// How to reach each.
     pub(crate) fn all(&self) -> Vec<Handle> {
         self.lock().sandboxes.values().cloned().collect()
     }

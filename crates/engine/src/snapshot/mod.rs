@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use forkd_protocol::control::Snapshotted;
 use forkd_protocol::names::{ImageName, KernelName, Tag};
-use forkd_protocol::rest::{CreateSnapshot, SnapshotInfo, SnapshotTiming};
+use forkd_protocol::rest::{CreateSnapshot, Limits, SnapshotInfo, SnapshotTiming};
 use forkd_store::{ImageRecord, SnapshotDraft, SnapshotMeta};
 use tokio::sync::mpsc;
 use tracing::{debug, info};
@@ -103,6 +103,7 @@ async fn make(
         pause_ms: None,
         workload_pause_ms: None,
         branched_from: None,
+        limits: Limits::default(),
         agent_protocol: warmed.agent_protocol,
         below: None,
     };

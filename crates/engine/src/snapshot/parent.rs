@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use forkd_protocol::guest::{Evaluated, Health, PATH_HEALTH, PATH_WARM, Warm};
 use forkd_protocol::names::KernelName;
+use forkd_protocol::rest;
 use forkd_store::ImageRecord;
 use tracing::debug;
 
@@ -57,7 +58,7 @@ impl Parent {
             let name: KernelName = kernel.info.name.parse()?;
             let disk = image.path.clone();
             let parent = ParentPlan { kernel: kernel.vmlinuz, initrd, disk, vcpus, memory_mib, cpu };
-            let monitor = launcher.start(&id, None)?;
+            let monitor = launcher.start(&id, &rest::Limits::default())?;
             match launcher.boot(&monitor, &parent) {
                 Ok(()) => Ok((monitor, image, name)),
                 Err(e) => {

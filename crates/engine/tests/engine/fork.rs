@@ -1,7 +1,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use forkd_engine::{Engine, EngineError, ForkError};
+use forkd_engine::{Admission, Engine, EngineConfig, EngineError, ForkError};
 use forkd_protocol::error::ErrorClass;
 use forkd_protocol::names::SandboxId;
 
@@ -147,7 +147,10 @@ async fn a_limit_is_kept_or_refused_never_ignored() {
         Ok(forked) => {
             let pid = forked[0].pid.unwrap();
             let group = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-            assert!(group.contains(&format!("/forkd/{}", forked[0].id)), "{group}");
+            assert!(group.contains("/forkd/"), "{group}");
+            let leaf = format!("/sys/fs/cgroup{}", group.trim().trim_start_matches("0::"));
+            let max = std::fs::read_to_string(format!("{leaf}/memory.max")).unwrap();
+            assert_eq!(max.trim(), (256_u64 << 20).to_string());
             engine.kill(&id(&forked[0])).await.unwrap();
         }
         Err(e) => {
@@ -155,6 +158,33 @@ async fn a_limit_is_kept_or_refused_never_ignored() {
             assert!(house.run_folders().is_empty());
         }
     }
+}
+
+#[tokio::test]
+async fn more_than_there_may_be_is_refused_with_the_figures_and_leaves_nothing() {
+    let house = House::new();
+    house.furnished(bounds()).await.shutdown();
+    let admission = Admission { max_sandboxes: 5, ..house.config(bounds()).admission };
+    let engine = Engine::open(EngineConfig { admission, ..house.config(bounds()) }).await.unwrap();
+    let refused = engine.fork(children(6)).await.unwrap_err();
+    assert_eq!((refused.code(), refused.class()), ("too_many_sandboxes", ErrorClass::Exhausted));
+    assert!(refused.to_string().contains("0 of at most 5"), "{refused}");
+    assert!(engine.sandboxes().is_empty() && house.run_folders().is_empty());
+    // At once: together they are as many as there may be, or fewer, never more.
+    let asked = futures::future::join_all((0..4).map(|_| engine.fork(children(2)))).await;
+    let made: usize = asked.iter().flatten().map(Vec::len).sum();
+    assert_eq!(made, 4);
+    assert_eq!(engine.sandboxes().len(), 4);
+    let room = engine.host_room();
+    assert_eq!((room.sandboxes, room.max_sandboxes), (4, 5));
+    assert!(room.memory_promised_bytes >= 4 * (128 << 20));
+    let paused = id(&engine.sandboxes()[0]);
+    engine.pause(&paused).await.unwrap();
+    assert_eq!(engine.host_room().sandboxes, 3, "a paused one takes no memory");
+    engine.fork(children(2)).await.unwrap();
+    engine.resume(&paused).await.unwrap_err();
+    engine.kill(&id(&engine.sandboxes()[1])).await.unwrap();
+    engine.resume(&paused).await.unwrap();
 }
 
 #[tokio::test]

@@ -126,3 +126,32 @@ async fn requests_are_passed_on_streaming_without_what_is_about_the_connection()
     assert!(seen.contains("x-own") && !seen.contains("x-secret") && !seen.contains("connection"), "{seen}");
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), payload);
 }
+
+#[tokio::test]
+async fn a_monitor_that_is_stopped_ends_calls_at_their_time_and_costs_no_thread() {
+    let house = House::new();
+    let engine = house.furnished(bounds()).await;
+    let child = fork_one(&engine).await;
+    let pid = engine.sandbox(&child).unwrap().pid.unwrap();
+    let signal = |signal| {
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    };
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let before = threads();
+    signal(rustix::process::Signal::STOP);
+    let started = Instant::now();
+    let calls = futures::future::join_all((0..50).map(|_| exec(&engine, &child, &["fine"])));
+    let beside = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        threads()
+    };
+    let (calls, during) = tokio::join!(calls, beside);
+    for e in calls.into_iter().map(Result::unwrap_err) {
+        assert_eq!((e.code(), e.class()), ("guest_timeout", ErrorClass::GuestFault), "{e}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+    assert!(during <= before + 4, "{before} threads before, {during} while 50 calls wait");
+    signal(rustix::process::Signal::CONT);
+    assert_eq!(exec(&engine, &child, &["fine"]).await.unwrap().stdout, "fine");
+}

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forkd_engine::{Bounds, Engine, EngineConfig, EngineError, UserRange};
+use forkd_engine::{Admission, Bounds, Engine, EngineConfig, EngineError};
 use forkd_host::process::Process;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{
@@ -84,13 +84,9 @@ impl House {
     }
 
     pub fn config(&self, bounds: Bounds) -> EngineConfig {
-        EngineConfig {
-            root: self.root(),
-            libexec: self.libexec(),
-            bounds,
-            waiting: 0,
-            users: UserRange::default(),
-        }
+        // Some of the file systems that houses stand on are tiny.
+        let admission = Admission { disk_reserve_mib: 0, ..Admission::default() };
+        EngineConfig { admission, ..EngineConfig::plain(self.root(), self.libexec(), bounds) }
     }
 
     pub async fn open(&self, bounds: Bounds) -> Engine {

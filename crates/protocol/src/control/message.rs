@@ -15,8 +15,13 @@ pub const BRANCH_VERSION: ControlVersion = 2;
 /// descriptor that cannot write ([`FdRole::DiskTopFrozen`]).
 pub const GUARD_VERSION: ControlVersion = 3;
 
-/// Version of the machine state that monitors write, and the only one that they read; see docs/snapshot-format.md.
-pub const STATE_VERSION: u32 = 1;
+/// Version of the machine state that monitors write; see docs/snapshot-format.md.
+pub const STATE_VERSION: u32 = 2;
+/// The oldest version of a machine state that is still read. Version 1 had no balloon.
+pub const OLDEST_STATE_VERSION: u32 = 1;
+
+/// Environment variable that names the file by which a process of the monitor's program enters its cgroup (`cgroup.procs`).
+pub const CGROUP_DOOR: &str = "FORKD_CGROUP_DOOR";
 
 /// First bytes of a machine state; its version follows, little endian.
 pub const STATE_MAGIC: [u8; 8] = *b"FKDSTATE";

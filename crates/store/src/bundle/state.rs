@@ -1,7 +1,7 @@
 //! The head of a machine state: as much of it as says whether a snapshot can be of use here. The rest is the
 //! monitor's (docs/snapshot-format.md).
 
-use forkd_protocol::control::{STATE_MAGIC, STATE_VERSION};
+use forkd_protocol::control::{OLDEST_STATE_VERSION, STATE_MAGIC, STATE_VERSION};
 
 use super::BundleError;
 
@@ -45,7 +45,7 @@ pub(crate) fn check_format(format: u32) -> Result<(), BundleError> {
         let (found, known) = (format.into(), STATE_VERSION.into());
         return Err(BundleError::Newer { what: "the machine state", found, known });
     }
-    if format < STATE_VERSION {
+    if format < OLDEST_STATE_VERSION {
         return Err(BundleError::refused(format!(
             "its machine state has version {format}, and this forkd reads {STATE_VERSION}: restore it with the forkd that made it, or make the snapshot again with `forkd snapshot`"
         )));

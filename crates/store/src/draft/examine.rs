@@ -81,6 +81,7 @@ impl Draft {
             branched_from: meta.branched_from,
             pause_ms: meta.pause_ms,
             workload_pause_ms: meta.workload_pause_ms,
+            limits: meta.limits,
             timing: meta.timing,
         };
         Ok(Examined { manifest, state, memory: new_memory, disk: new_disk, akin })

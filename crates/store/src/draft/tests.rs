@@ -35,6 +35,7 @@ fn meta(image: &ImageRecord) -> SnapshotMeta {
         timing: SnapshotTiming::default(),
         pause_ms: Some(1.5),
         workload_pause_ms: None,
+        limits: Default::default(),
         branched_from: None,
         agent_protocol: 1,
         below: None,

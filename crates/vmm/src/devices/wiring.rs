@@ -5,6 +5,7 @@ use std::io::BufReader;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 
+use forkd_devices::balloon::Balloon;
 use forkd_devices::block::{BLOCK_SIZE, Block, BlockResources, DiskLayer};
 use forkd_devices::console::{ConsoleLog, DEFAULT_CAP};
 use forkd_devices::faults::GuestFaults;
@@ -33,6 +34,7 @@ pub(super) struct Parts {
     pub(super) vsock: Slot<Vsock>,
     pub(super) rng: Slot<Rng>,
     pub(super) net: Option<Slot<Net>>,
+    pub(super) balloon: Option<Slot<Balloon>>,
     pub(super) serial: SerialPort,
     pub(super) console_input: Option<File>,
 }
@@ -107,7 +109,7 @@ impl<'a> Wiring<'a> {
     }
 
     pub(super) fn finish(mut self, parts: Parts) -> Result<(Devices, Buses), MonitorError> {
-        let Parts { disks, vsock, rng, net, serial, console_input } = parts;
+        let Parts { disks, vsock, rng, net, balloon, serial, console_input } = parts;
         let serial = Arc::new(Mutex::new(serial));
         let reset = event()?;
         let i8042 = Arc::new(Mutex::new(I8042::new(reset.try_clone().map_err(MonitorError::Events)?)));
@@ -125,8 +127,20 @@ impl<'a> Wiring<'a> {
             watch(&epoll, input.as_raw_fd(), TOKEN_CONSOLE)?;
         }
         let (slots, faults) = (Slots(self.slots), self.faults);
-        let devices =
-            Devices { disks, vsock, rng, net, serial, console_input, slots, faults, epoll, reset, exiting };
+        let devices = Devices {
+            disks,
+            vsock,
+            rng,
+            net,
+            balloon,
+            serial,
+            console_input,
+            slots,
+            faults,
+            epoll,
+            reset,
+            exiting,
+        };
         Ok((devices, self.buses))
     }
 }
