@@ -3,8 +3,8 @@
 use forkd_protocol::rest::{SandboxInfo, SnapshotInfo};
 
 use crate::support::{
-    Children, IMAGE, LIST, MONITORS, Snapshot, alone, crash, each, eventually, forkd, get, host_sh, numpy,
-    store_root,
+    Children, IMAGE, LIST, MONITORS, Snapshot, alone, bare, crash, each, eventually, forkd, get, host_sh,
+    numpy, store_root, together,
 };
 
 #[test]
@@ -42,4 +42,39 @@ fn a_snapshot_that_was_cut_off_leaves_nothing() {
     let snapshots: Vec<SnapshotInfo> = get("/v1/snapshots").parsed();
     assert!(snapshots.iter().all(|s| s.tag != snapshot.tag), "{snapshots:?}");
     assert_eq!(files(), before);
+}
+
+/// What a controller does before it is killed in the middle of a branch: has the monitor guard the workload, and the
+/// agent freeze it.
+const FREEZE: &str = r#"
+    use IO::Socket::UNIX;
+    my $run = shift;
+    my $control = IO::Socket::UNIX->new("$run/control.sock") or die $!;
+    my $guard = q({"Guard":{"within_ms":3000}});
+    print $control pack("V", length $guard), $guard;
+    $control->flush;
+    read $control, my $length, 4;
+    read $control, my $reply, unpack("V", $length);
+    die $reply unless $reply =~ /Done/;
+    my $agent = IO::Socket::UNIX->new("$run/vsock.sock") or die $!;
+    my $body = q({"timeout_ms":60000});
+    print $agent "CONNECT 49983\nPOST /forkd/v1/freeze HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n",
+        "Content-Type: application/json\r\nContent-Length: ", length $body, "\r\n\r\n$body";
+    $agent->flush;
+    print <$agent>;
+"#;
+
+#[test]
+fn a_workload_that_a_dead_controller_froze_is_thawed_by_its_monitor() {
+    let _world = together();
+    let children = Children::fork(bare(), 1);
+    let child = &children[0];
+    child.sh("setsid sh -c 'while :; do echo >>/ticks; sleep 0.01; done' >/dev/null 2>&1 &");
+    let run = format!("{}/run/{}", store_root(), child.id);
+    let frozen = host_sh(&format!("perl -e '{FREEZE}' {run}"));
+    assert!(frozen.contains("200 OK"), "{frozen}");
+    let ticks =
+        || Some(child.exec(&["wc", "-c", "/ticks"])).filter(|ran| ran.code == Some(0)).map(|ran| ran.text());
+    let thawed = eventually("the workload runs again", ticks);
+    eventually("what ran before goes on", || ticks().filter(|now| *now != thawed));
 }
