@@ -37,6 +37,7 @@ class Kernel:
         self.hooks = []
         self.sending = False
         self.reseed_deferred = False
+        self.rich = None
         self.namespace = sys.modules["__main__"].__dict__
 
     # -- talking to the agent
@@ -68,7 +69,7 @@ class Kernel:
             request = self.receive()
             op = request["op"]
             if op == "run":
-                answer = self.run(request["code"])
+                answer = self.run(request["code"], request.get("rich"))
                 if request["settle"]:
                     settle()
             else:
@@ -80,14 +81,18 @@ class Kernel:
 
     # -- evaluating
 
-    def run(self, code):
+    def run(self, code, rich=None):
+        """With `rich` (the source of that module, and variables for this run) results are shown as in a notebook."""
         repair_output()
         started = time.perf_counter()
         answer = {"kind": "done", "result": None, "result_json": None, "error": None, "truncated": False}
         try:
             try:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                self.evaluate(code, answer)
+                if rich is None:
+                    self.evaluate(code, answer)
+                else:
+                    self.evaluate_richly(code, answer, rich)
             finally:
                 flush()
                 signal.signal(signal.SIGINT, ignore)
@@ -103,12 +108,17 @@ class Kernel:
         answer["micros"] = int((time.perf_counter() - started) * 1e6)
         return answer
 
-    def evaluate(self, code, answer):
+    def parse(self, code):
+        """Statements, the last expression where there is one, and the name of this code."""
         name = self.remember(code)
         tree = ast.parse(code, name, "exec")
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr):
             last = ast.Expression(tree.body.pop().value)
+        return tree, last, name
+
+    def evaluate(self, code, answer):
+        tree, last, name = self.parse(code)
         exec(compile(tree, name, "exec"), self.namespace)
         if last is None:
             return
@@ -121,6 +131,26 @@ class Kernel:
         answer["truncated"] = len(text) > CAP or len(encoded or "") > CAP
         answer["result"] = text[:CAP]
         answer["result_json"] = encoded if encoded is not None and len(encoded) <= CAP else None
+
+    def evaluate_richly(self, code, answer, rich):
+        if self.rich is None:
+            module = {"__name__": "forkd_rich"}
+            exec(compile(rich["module"], HERE, "exec"), module)
+            self.rich = module
+            self.shown = module["Rich"](self.show)
+        tree, last, name = self.parse(code)
+        self.shown.begin(rich["env"])
+        try:
+            value = self.shown.execute(tree, last, name, self.namespace)
+            if value is not None:
+                builtins._ = value
+                answer["bundle"] = self.rich["bundle"](value)
+        finally:
+            self.shown.end()
+
+    def show(self, bundle):
+        flush()
+        self.send({"kind": "display", "bundle": bundle})
 
     def remember(self, code):
         """Lets tracebacks and inspect show the lines of code that lies in no file."""

@@ -6,6 +6,8 @@ use forkd_protocol::guest::{Frozen, Identified, Identity};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use crate::contexts::Contexts;
+use crate::e2b::watch::Watchers;
 use crate::interpreter::Interpreter;
 use crate::process::{Sessions, Spawner};
 
@@ -18,6 +20,8 @@ pub(crate) struct Agent {
     pub(crate) spawner: Spawner,
     pub(crate) sessions: Sessions,
     pub(crate) interpreter: Interpreter,
+    pub(crate) contexts: Contexts,
+    pub(crate) watchers: Watchers,
     /// Whether clock, names and random state of this machine are the agent's to change: it is PID 1.
     pub(crate) owns_machine: bool,
     /// Who the guest is. Held while that changes and while the workload is stopped or continued, one at a time.

@@ -3,9 +3,10 @@
 //! ```text
 //! boot         from the ramdisk to the image           reaper       every child that ends
 //! http         server, forkd's own verbs               process      what runs for callers
-//! e2b          the sandbox API in E2B's words          interpreter  the warm Python
+//! e2b          the sandbox API in E2B's words          interpreter  kept Python, node and bash
+//! contexts     code that is run in them and watched
 //! agent        all parts together; freeze and thaw     identity     becoming someone else
-//! tunnel       a connection becomes one to a port      cgroup, users, sys   what the kernel and the image give
+//! tunnel       a connection becomes one to a port      cgroup, users, image, sys   what the kernel and the image give
 //! ```
 //!
 //! One thread does everything but waiting for disks: no lock is contended, and no thread holds one when a process
@@ -14,9 +15,11 @@
 mod agent;
 mod boot;
 mod cgroup;
+mod contexts;
 mod e2b;
 mod http;
 mod identity;
+mod image;
 mod interpreter;
 mod log;
 mod process;

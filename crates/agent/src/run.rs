@@ -15,11 +15,13 @@ use tokio_vsock::{VMADDR_CID_ANY, VsockAddr, VsockListener};
 
 use crate::agent::Agent;
 use crate::cgroup::Cgroups;
+use crate::contexts::Contexts;
+use crate::e2b::watch::Watchers;
 use crate::http::{self, Listener};
-use crate::interpreter::Interpreter;
+use crate::interpreter::{Interpreter, Language};
 use crate::process::{Sessions, Spawner};
 use crate::reaper::Reaper;
-use crate::{boot, log, sys};
+use crate::{boot, image, log, sys};
 
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// Threads that wait for disks, and how long they stay: each is memory that children share.
@@ -125,8 +127,8 @@ async fn serve(
 ) -> Result<std::convert::Infallible, RunError> {
     let reaper = Reaper::default();
     let reaping = tokio::task::spawn_local(reaper.clone().run(cgroups.clone()));
-    let spawner = Spawner::new(reaper, cgroups);
-    let (interpreter, owner) = Interpreter::new(spawner.clone());
+    let spawner = Spawner::new(reaper, cgroups, image::settings());
+    let (interpreter, owner) = Interpreter::new(spawner.clone(), Language::Python, None);
     tokio::task::spawn_local(owner);
     let listener = match tcp {
         Some(address) => {
@@ -142,9 +144,11 @@ async fn serve(
         }
     };
     let agent = Rc::new(Agent {
-        spawner,
         sessions: Sessions::default(),
+        contexts: Contexts::new(spawner.clone(), interpreter.clone()),
         interpreter,
+        watchers: Watchers::default(),
+        spawner,
         owns_machine,
         identity: tokio::sync::Mutex::default(),
     });

@@ -1,9 +1,13 @@
 //! Users and groups of the image, read from its own files: a static program has no name service to ask.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use crate::sys::Credentials;
+
+/// What E2B's own images call their user.
+pub(crate) const DEFAULT_USER: &str = "user";
 
 /// A line of /etc/passwd, with the groups that name the user.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,11 +31,46 @@ impl User {
 pub(crate) struct UnknownUser(pub(crate) String);
 
 /// Finds a user by name, or by number where no name matches. `root` and other numbers exist even where the
-/// image lists no user at all.
+/// image lists no user at all. With `:GROUP` behind it, by name or number, that is the only group.
 pub(crate) fn find(wanted: &str) -> Result<User, UnknownUser> {
     let passwd = read(Path::new("/etc/passwd"));
     let group = read(Path::new("/etc/group"));
     find_in(&passwd, &group, wanted).ok_or_else(|| UnknownUser(wanted.to_owned()))
+}
+
+/// Adds the user that clients of E2B expect, where the image has users but not this one.
+pub(crate) fn ensure_default() -> io::Result<()> {
+    let passwd = read(Path::new("/etc/passwd"));
+    if passwd.is_empty() || find_in(&passwd, "", DEFAULT_USER).is_some() {
+        return Ok(());
+    }
+    let group = read(Path::new("/etc/group"));
+    let Some(id) = free_id(&passwd, &group) else { return Ok(()) };
+    let home = format!("/home/{DEFAULT_USER}");
+    let shell = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
+    add_line("/etc/group", &group, &format!("{DEFAULT_USER}:x:{id}:"))?;
+    add_line("/etc/passwd", &passwd, &format!("{DEFAULT_USER}:x:{id}:{id}::{home}:{shell}"))?;
+    fs::create_dir_all(&home)?;
+    std::os::unix::fs::chown(&home, Some(id), Some(id))
+}
+
+/// The first id that neither a user nor a group has, of those that images give to people.
+fn free_id(passwd: &str, group: &str) -> Option<u32> {
+    let taken = |table: &str, id: u32| {
+        table.lines().any(|line| line.split(':').nth(2).and_then(|n| n.parse().ok()) == Some(id))
+    };
+    (1000..2000).find(|id| !taken(passwd, *id) && !taken(group, *id))
+}
+
+/// Written aside and renamed: a boot that is cut off leaves the old table.
+fn add_line(path: &str, table: &str, line: &str) -> io::Result<()> {
+    let separator = if table.is_empty() || table.ends_with('\n') { "" } else { "\n" };
+    let aside = format!("{path}.forkd");
+    fs::write(&aside, format!("{table}{separator}{line}\n"))?;
+    if let Ok(old) = fs::metadata(path) {
+        fs::set_permissions(&aside, old.permissions())?;
+    }
+    fs::rename(aside, path)
 }
 
 /// Name of a user id, or the number.
@@ -50,6 +89,19 @@ pub(crate) fn read(path: &Path) -> String {
 }
 
 fn find_in(passwd: &str, group: &str, wanted: &str) -> Option<User> {
+    let Some((user, named)) = wanted.split_once(':') else { return find_user(passwd, group, wanted) };
+    let mut user = find_user(passwd, group, user)?;
+    user.gid = group_id(group, named).or_else(|| named.parse().ok())?;
+    user.groups = vec![user.gid];
+    Some(user)
+}
+
+fn group_id(group: &str, wanted: &str) -> Option<u32> {
+    let line = group.lines().find(|line| line.split(':').next() == Some(wanted))?;
+    line.split(':').nth(2)?.parse().ok()
+}
+
+fn find_user(passwd: &str, group: &str, wanted: &str) -> Option<User> {
     let number = wanted.parse::<u32>().ok();
     let users = || passwd.lines().filter_map(parse_user);
     let found =
@@ -122,6 +174,22 @@ mod tests {
         assert_eq!(find_in(PASSWD, GROUP, "2000").unwrap().uid, 5);
         assert_eq!(find_in(PASSWD, GROUP, "1000").unwrap().name, "user");
         assert_eq!(find_in(PASSWD, GROUP, "4242").unwrap().uid, 4242);
+    }
+
+    #[test]
+    fn a_named_group_is_the_only_one() {
+        let user = find_in(PASSWD, GROUP, "user:docker").unwrap();
+        assert_eq!((user.uid, user.gid, &user.groups[..]), (1000, 999, &[999][..]));
+        assert_eq!(find_in(PASSWD, GROUP, "1000:12").unwrap().gid, 12);
+        assert_eq!(find_in("", "", "65534:65534").unwrap().gid, 65534);
+        assert!(find_in(PASSWD, GROUP, "user:nogroup").is_none());
+        assert!(find_in(PASSWD, GROUP, "user:").is_none());
+    }
+
+    #[test]
+    fn a_new_user_takes_an_id_that_nobody_has() {
+        assert_eq!(free_id(PASSWD, GROUP), Some(1001));
+        assert_eq!(free_id("", "x:x:1000:\ny:x:1001:\n"), Some(1002));
     }
 
     #[test]

@@ -101,12 +101,15 @@ fn refusals() {
     assert_eq!(get("/files"), 400);
     assert_eq!(get("/files?path=/etc/passwd&username=ghost"), 401);
     assert_eq!(upload(&agent, "/etc", b"x").0, 400);
-    assert_eq!(
-        agent
-            .call("POST", "/files?path=/tmp/x", "Content-Type: multipart/form-data; boundary=x\r\n", b"")
-            .status,
-        501
-    );
+    let post =
+        |headers: &str, body: &[u8]| agent.call("POST", "/files?path=/tmp/forkd-x", headers, body).status;
+    assert_eq!(post("Content-Type: text/plain\r\n", b"x"), 415);
+    assert_eq!(post("Content-Type: multipart/form-data\r\n", b"x"), 415);
+    assert_eq!(post("Content-Type: application/octet-stream\r\nContent-Encoding: br\r\n", b"x"), 415);
+    assert_eq!(post("Content-Type: multipart/form-data; boundary=x\r\n", b"no form"), 400);
+    assert_eq!(post("Content-Type: multipart/form-data; boundary=x\r\n", b"--x--\r\n"), 400);
+    assert_eq!(post("Content-Type: application/octet-stream\r\nContent-Encoding: gzip\r\n", b"no gzip"), 400);
+    assert!(!std::path::Path::new("/tmp/forkd-x").exists());
 }
 
 #[test]
@@ -180,4 +183,76 @@ fn looking_making_moving_removing() {
     assert_eq!(call("Remove", json!({"path": at("a")})), (200, json!({})));
     assert_eq!(call("Remove", json!({"path": "/"})).0, 400);
     assert!(!tmp.path().join("a").exists());
+}
+
+/// A form with one file each.
+fn form(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (name, content) in files {
+        let head = format!(
+            "--line\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{name}\"\r\n\
+             Content-Type: application/octet-stream\r\n\r\n"
+        );
+        body.extend(head.as_bytes());
+        body.extend(*content);
+        body.extend(b"\r\n");
+    }
+    body.extend(b"--line--\r\n");
+    body
+}
+
+const FORM: &str = "Content-Type: multipart/form-data; boundary=line\r\n";
+
+#[test]
+fn files_come_as_parts_of_a_form() {
+    let agent = Agent::plain();
+    let tmp = tempfile::tempdir().unwrap();
+    let folder = tmp.path().display();
+    let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();
+    // With a path it is that, whatever the part is called.
+    let path = format!("{folder}/one");
+    let answer = agent.call("POST", &format!("/files?path={path}"), FORM, &form(&[("odd name", &bytes)]));
+    let written: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!((answer.status, &written), (200, &json!([{"name": "one", "path": path, "type": "file"}])));
+    assert!(std::fs::read(&path).unwrap() == bytes);
+    // Several are called as their parts say, with all their folders.
+    let names = [format!("{folder}/new/a%22b"), format!("{folder}/ü c"), format!("{folder}/empty")];
+    let parts = [(&names[0][..], &b"1"[..]), (&names[1], b"--line\r\nno end"), (&names[2], b"")];
+    let answer = agent.call("POST", "/files", FORM, &form(&parts));
+    assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(&answer.body));
+    let written: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!(written.as_array().unwrap().len(), 3);
+    assert_eq!(std::fs::read(tmp.path().join("new/a\"b")).unwrap(), b"1");
+    assert_eq!(std::fs::read(tmp.path().join("empty")).unwrap(), b"");
+}
+
+#[test]
+fn compressed_uploads_are_unpacked() {
+    let agent = Agent::plain();
+    let tmp = tempfile::tempdir().unwrap();
+    let path = tmp.path().join("file");
+    let content = b"again and again ".repeat(100_000);
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(&content).unwrap();
+    let packed = encoder.finish().unwrap();
+    let headers = "Content-Type: application/octet-stream\r\nContent-Encoding: gzip\r\n";
+    let url = format!("/files?path={}", path.display());
+    assert_eq!(agent.call("POST", &url, headers, &packed).status, 200);
+    assert!(std::fs::read(&path).unwrap() == content);
+    // What breaks off leaves the old file.
+    assert_eq!(agent.call("POST", &url, headers, &packed[..packed.len() / 2]).status, 400);
+    assert!(std::fs::read(&path).unwrap() == content);
+    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn variables_are_told_and_taken() {
+    let agent = Agent::plain();
+    let envs = || -> Value { serde_json::from_slice(&agent.call("GET", "/envs", "", b"").body).unwrap() };
+    assert_eq!(envs(), json!({}));
+    let init = json!({ "envVars": { "A": "1" }, "timestamp": "2026-01-01T00:00:00Z" }).to_string();
+    assert_eq!(agent.call("POST", "/init", "", init.as_bytes()).status, 204);
+    assert_eq!(envs(), json!({ "A": "1" }));
+    assert_eq!(agent.exec(&["sh", "-c", "echo $A"]).text(), "1\n");
+    assert_eq!(agent.call("POST", "/init", "", b"{").status, 400);
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use nix::sys::stat::{Mode, umask};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::{identity, log, sys};
+use crate::{identity, log, sys, users};
 
 /// Device of the image, where the kernel's command line names no other.
 const DEFAULT_ROOT: &str = "/dev/vda";
@@ -60,6 +60,10 @@ pub(crate) fn boot() -> Result<(), BootError> {
     identity::prepare_boot_id().during("boot id")?;
     sys::loopback_up().during("loopback interface")?;
     names()?;
+    if let Err(e) = users::ensure_default() {
+        // Images may be read-only in places; then calls that name no user are root's.
+        log::warn(format_args!("no default user: {e}"));
+    }
     let files = Rlimit { current: Some(OPEN_FILES), maximum: Some(OPEN_FILES_MOST) };
     setrlimit(Resource::Nofile, files).during("limit of open files")?;
     // The device answers when the host does; nothing here waits for it.

@@ -1,78 +1,76 @@
-//! `/files`: reading and writing whole files.
-//!
-//! A file is written aside and renamed over the old one, so that no reader sees a half and a full disk leaves the old
-//! one. Uploads in several parts, compressed ones and signed addresses are answered as unimplemented.
+//! `GET /files`: reading whole files, or parts of them.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{
-    ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderValue, RANGE,
-};
+use hyper::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, HeaderValue, RANGE};
 use hyper::{Request, StatusCode};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::filesystem::{clean, failed, give_to, make_parents};
+use super::filesystem::{clean, failed};
 use super::query::Query;
 use super::user_named;
-use crate::agent::blocking;
+use crate::agent::{Agent, blocking};
 use crate::http::{Body, Response};
-use crate::users::User;
+use crate::users::{DEFAULT_USER, User};
 
 const CHUNK: usize = 256 * 1024;
 /// Most bytes of a file that does not say how many it has.
 const UNSIZED_MAX: u64 = 16 << 20;
 /// Chunks on their way between the disk and the network.
-const IN_FLIGHT: usize = 4;
+pub(super) const IN_FLIGHT: usize = 4;
 
 /// A refused request, as clients of these two routes read it.
-struct Refused(StatusCode, String);
+pub(super) struct Refused(pub(super) StatusCode, pub(super) String);
 
 impl Refused {
-    fn into_response(self) -> Response {
+    pub(super) fn into_response(self) -> Response {
         let Self(status, message) = self;
         Body::json(status, &json!({ "code": status.as_u16(), "message": message }))
     }
 
-    fn io(path: &Path, error: &io::Error) -> Self {
+    pub(super) fn io(path: &Path, error: &io::Error) -> Self {
         let status = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
-            io::ErrorKind::IsADirectory => StatusCode::BAD_REQUEST,
+            io::ErrorKind::IsADirectory
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::InvalidData
+            | io::ErrorKind::UnexpectedEof => StatusCode::BAD_REQUEST,
             _ => failed(path, error).code.status(),
         };
         Self(status, format!("{}: {error}", path.display()))
     }
 }
 
-/// Path and user of a request.
-fn target(request: &Request<Incoming>) -> Result<(PathBuf, User), Refused> {
+/// The user of a request, and the path where it names one.
+pub(super) fn target(agent: &Agent, request: &Request<Incoming>) -> Result<(Option<PathBuf>, User), Refused> {
     let query = Query::parse(request.uri().query().unwrap_or_default());
-    let user =
-        user_named(query.get("username")).map_err(|e| Refused(StatusCode::UNAUTHORIZED, e.to_string()))?;
+    let user = user_named(query.get("username"), agent.spawner.image(), DEFAULT_USER)
+        .map_err(|e| Refused(StatusCode::UNAUTHORIZED, e.to_string()))?;
     let path = query.get("path").filter(|path| !path.is_empty());
-    let path = path.ok_or_else(|| Refused(StatusCode::BAD_REQUEST, "path is required".into()))?;
-    let path = clean(path, &user).map_err(|e| Refused(StatusCode::BAD_REQUEST, e.to_string()))?;
+    let path = path.map(|path| cleaned(path, &user)).transpose()?;
     Ok((path, user))
 }
 
+pub(super) fn cleaned(path: &str, user: &User) -> Result<PathBuf, Refused> {
+    clean(path, user).map_err(|e| Refused(StatusCode::BAD_REQUEST, e.to_string()))
+}
+
+pub(super) fn no_path() -> Refused {
+    Refused(StatusCode::BAD_REQUEST, "path is required".into())
+}
+
 /// `GET /files`.
-pub(crate) async fn download(request: Request<Incoming>) -> Response {
-    read_file(request).await.unwrap_or_else(Refused::into_response)
+pub(crate) async fn download(agent: &Agent, request: Request<Incoming>) -> Response {
+    read_file(agent, request).await.unwrap_or_else(Refused::into_response)
 }
 
-/// `POST /files`.
-pub(crate) async fn upload(request: Request<Incoming>) -> Response {
-    write_file(request).await.unwrap_or_else(Refused::into_response)
-}
-
-async fn read_file(request: Request<Incoming>) -> Result<Response, Refused> {
-    let (path, _) = target(&request)?;
+async fn read_file(agent: &Agent, request: Request<Incoming>) -> Result<Response, Refused> {
+    let path = target(agent, &request)?.0.ok_or_else(no_path)?;
     let range = request.headers().get(RANGE).and_then(|value| value.to_str().ok()).map(str::to_owned);
     let opened = path.clone();
     let opened = blocking(move || open_regular(&opened)).await;
@@ -201,118 +199,6 @@ fn stream_of(mut file: File, start: u64, end: u64) -> impl futures::Stream<Item 
         }
     });
     futures::stream::unfold(receiver, |mut receiver| async { Some((receiver.recv().await?, receiver)) })
-}
-
-async fn write_file(request: Request<Incoming>) -> Result<Response, Refused> {
-    let text = |name| {
-        request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok()).unwrap_or_default()
-    };
-    if !text(CONTENT_TYPE).starts_with("application/octet-stream") {
-        let message = "only application/octet-stream with a path is supported".to_owned();
-        return Err(Refused(StatusCode::NOT_IMPLEMENTED, message));
-    }
-    if !matches!(text(CONTENT_ENCODING), "" | "identity") {
-        return Err(Refused(StatusCode::NOT_IMPLEMENTED, "compressed uploads are not supported".to_owned()));
-    }
-    let (path, user) = target(&request)?;
-    let (chunks, receiver) = mpsc::channel(IN_FLIGHT);
-    let wanted = path.clone();
-    let writer = tokio::task::spawn_blocking(move || write_aside(&wanted, &user, receiver));
-    let complete = send_body(request.into_body(), &chunks).await;
-    if complete {
-        // An end that the writer does not see means that the client went away half-way.
-        let _ = chunks.send(Piece::End).await;
-    }
-    drop(chunks);
-    let written = writer.await.map_err(io::Error::other).and_then(|written| written);
-    written.map_err(|e| Refused::io(&path, &e))?;
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Ok(Body::json(StatusCode::OK, &json!([{ "name": name, "path": path.to_string_lossy(), "type": "file" }])))
-}
-
-enum Piece {
-    Data(Bytes),
-    End,
-}
-
-/// Whether the whole body came and was taken.
-async fn send_body(mut body: Incoming, chunks: &mpsc::Sender<Piece>) -> bool {
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return false };
-        let Ok(data) = frame.into_data() else { continue };
-        if chunks.send(Piece::Data(data)).await.is_err() {
-            return false;
-        }
-    }
-    true
-}
-
-fn write_aside(path: &Path, user: &User, chunks: mpsc::Receiver<Piece>) -> io::Result<()> {
-    // The file that a link leads to is the one that is written.
-    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let old = fs::metadata(path).ok();
-    if old.as_ref().is_some_and(fs::Metadata::is_dir) {
-        return Err(io::ErrorKind::IsADirectory.into());
-    }
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    make_parents(folder, user)?;
-    if old.as_ref().is_some_and(|metadata| !metadata.is_file()) {
-        return write_in_place(path, chunks);
-    }
-    let aside = Aside::create(folder)?;
-    pour(chunks, &aside.file)?;
-    match &old {
-        Some(metadata) => {
-            aside.file.set_permissions(fs::Permissions::from_mode(metadata.permissions().mode() & 0o7777))?
-        }
-        None => aside.file.set_permissions(fs::Permissions::from_mode(0o644))?,
-    }
-    give_to(&aside.path, user)?;
-    aside.rename(path)
-}
-
-/// Devices and pipes cannot be replaced.
-fn write_in_place(path: &Path, chunks: mpsc::Receiver<Piece>) -> io::Result<()> {
-    pour(chunks, &OpenOptions::new().write(true).open(path)?)
-}
-
-fn pour(mut chunks: mpsc::Receiver<Piece>, mut file: &File) -> io::Result<()> {
-    loop {
-        match chunks.blocking_recv() {
-            Some(Piece::Data(data)) => file.write_all(&data)?,
-            Some(Piece::End) => return Ok(()),
-            None => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the upload broke off")),
-        }
-    }
-}
-
-/// A file under a name of its own, gone unless renamed.
-struct Aside {
-    path: PathBuf,
-    file: File,
-    renamed: bool,
-}
-
-impl Aside {
-    fn create(folder: &Path) -> io::Result<Self> {
-        let path = folder.join(format!(".forkd-{:016x}", rand::random::<u64>()));
-        let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
-        Ok(Self { path, file, renamed: false })
-    }
-
-    fn rename(mut self, target: &Path) -> io::Result<()> {
-        fs::rename(&self.path, target)?;
-        self.renamed = true;
-        Ok(())
-    }
-}
-
-impl Drop for Aside {
-    fn drop(&mut self) {
-        if !self.renamed {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
 }
 
 #[cfg(test)]

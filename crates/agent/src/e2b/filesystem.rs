@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::chown;
 use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
 
 use hyper::Request;
 use hyper::body::Incoming;
@@ -12,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::connect::{Code, ConnectError, Empty, read_unary, unary};
 use super::entry::{Entry, Names};
 use super::process::path_of;
-use super::user_of;
+use super::{user_of, watch};
+use crate::agent::Agent;
 use crate::http::Response;
 use crate::users::User;
 
@@ -50,8 +52,8 @@ struct Entries {
 }
 
 /// Answers a method of the service.
-pub(crate) async fn call(method: &str, request: Request<Incoming>) -> Response {
-    let user = match user_of(request.headers()) {
+pub(crate) async fn call(agent: Rc<Agent>, method: &str, request: Request<Incoming>) -> Response {
+    let user = match user_of(request.headers(), agent.spawner.image()) {
         Ok(user) => user,
         Err(error) => return error.into_response(),
     };
@@ -61,6 +63,9 @@ pub(crate) async fn call(method: &str, request: Request<Incoming>) -> Response {
         "MakeDir" => unary(on_disk(request, user, make_dir).await),
         "Move" => unary(on_disk(request, user, rename).await),
         "Remove" => unary(on_disk(request, user, remove).await),
+        "WatchDir" | "CreateWatcher" | "GetWatcherEvents" | "RemoveWatcher" => {
+            watch::call(agent, method, request, user).await
+        }
         _ => {
             let message = format!("filesystem.Filesystem has no {method} in this agent");
             ConnectError::new(Code::Unimplemented, message).into_response()

@@ -146,7 +146,7 @@ pub(crate) async fn call(agent: Rc<Agent>, method: &str, request: Request<Incomi
 }
 
 async fn start(agent: Rc<Agent>, request: Request<Incoming>) -> Result<Response, ConnectError> {
-    let user = user_of(request.headers())?;
+    let user = user_of(request.headers(), agent.spawner.image())?;
     let timeout = milliseconds(request.headers(), TIMEOUT);
     let tied = request.headers().get(TIE).is_some_and(|value| value == "1");
     let keepalive = keepalive(request.headers());
@@ -316,7 +316,7 @@ fn milliseconds(headers: &HeaderMap, name: &str) -> Option<Duration> {
     (value > 0).then(|| Duration::from_millis(value))
 }
 
-fn keepalive(headers: &HeaderMap) -> Duration {
+pub(super) fn keepalive(headers: &HeaderMap) -> Duration {
     let seconds: Option<u64> = headers.get(KEEPALIVE).and_then(|value| value.to_str().ok()?.parse().ok());
     seconds.filter(|seconds| *seconds > 0).map_or(KEEPALIVE_DEFAULT, Duration::from_secs)
 }

@@ -9,7 +9,8 @@ use hyper::{Method, Request, StatusCode};
 use super::body::{Body, Response};
 use super::verbs;
 use crate::agent::Agent;
-use crate::e2b::{self, files, filesystem, metrics, process};
+use crate::contexts;
+use crate::e2b::{self, facts, files, filesystem, metrics, process, upload};
 
 pub(super) async fn route(agent: Rc<Agent>, request: Request<Incoming>) -> Response {
     let path = request.uri().path().to_owned();
@@ -21,12 +22,18 @@ pub(super) async fn route(agent: Rc<Agent>, request: Request<Incoming>) -> Respo
             *response.status_mut() = StatusCode::NO_CONTENT;
             response
         }
+        (&Method::POST, "/execute") => contexts::execute(&agent.contexts, request).await,
+        (_, path) if path == "/contexts" || path.starts_with("/contexts/") => {
+            contexts::manage(&agent.contexts, request).await
+        }
+        (&Method::GET, "/envs") => facts::variables(&agent),
+        (&Method::POST, "/init") => facts::init(&agent, request).await,
         (&Method::GET, guest::PATH_METRICS) => metrics::metrics().await,
-        (&Method::GET, "/files") => files::download(request).await,
-        (&Method::POST, "/files") => files::upload(request).await,
+        (&Method::GET, "/files") => files::download(&agent, request).await,
+        (&Method::POST, "/files") => upload::upload(&agent, request).await,
         (&Method::POST, path) => match path.rsplit_once('/') {
             Some(("/process.Process", method)) => process::call(agent, method, request).await,
-            Some(("/filesystem.Filesystem", method)) => filesystem::call(method, request).await,
+            Some(("/filesystem.Filesystem", method)) => filesystem::call(agent, method, request).await,
             _ => e2b::no_route(path),
         },
         (_, path) => e2b::no_route(path),

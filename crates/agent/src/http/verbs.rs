@@ -188,8 +188,10 @@ impl From<EvalError> for Refused {
     fn from(error: EvalError) -> Self {
         let (status, code) = match error {
             EvalError::Start(PythonStartError::Start(error)) => return error.into(),
-            EvalError::Start(PythonStartError::NoPython) => (StatusCode::UNPROCESSABLE_ENTITY, "no_python"),
-            EvalError::Start(PythonStartError::NotReady(_)) => {
+            EvalError::Start(PythonStartError::NoPython | PythonStartError::NoProgram(_)) => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "no_python")
+            }
+            EvalError::Start(PythonStartError::NotReady(..)) => {
                 (StatusCode::UNPROCESSABLE_ENTITY, "python_failed")
             }
             EvalError::Busy => (StatusCode::TOO_MANY_REQUESTS, "busy"),

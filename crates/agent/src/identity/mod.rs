@@ -33,8 +33,8 @@ struct Change<'a> {
     realtime_ns: u64,
     /// When the request came in, for the clock.
     arrived: Instant,
-    /// What the interpreter will tell once it has reseeded itself.
-    reseeded: RefCell<Option<oneshot::Receiver<Result<(), String>>>>,
+    /// What each interpreter will tell once it has reseeded itself.
+    reseeded: RefCell<Vec<oneshot::Receiver<Result<(), String>>>>,
 }
 
 /// Why the guest is not who it was told to be. Such a guest must not be used.

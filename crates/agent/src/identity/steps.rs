@@ -108,8 +108,11 @@ fn environment(change: &Change<'_>) -> Result<(), StepError> {
 
 /// The request lies before the interpreter when it thaws, so it is the first thing that it handles.
 async fn tell_interpreter(change: &Change<'_>) -> Result<(), StepError> {
-    let reseeded = tokio::time::timeout(STEP_BOUND, change.agent.interpreter.reseed()).await?;
-    *change.reseeded.borrow_mut() = Some(reseeded.ok_or("the interpreter's task has ended")?);
+    for interpreter in change.agent.contexts.interpreters() {
+        let reseeded = tokio::time::timeout(STEP_BOUND, interpreter.reseed()).await?;
+        let reseeded = reseeded.ok_or("an interpreter's task has ended")?;
+        change.reseeded.borrow_mut().push(reseeded);
+    }
     Ok(())
 }
 
@@ -118,10 +121,11 @@ fn thaw(change: &Change<'_>) -> Result<(), StepError> {
 }
 
 async fn await_interpreter(change: &Change<'_>) -> Result<(), StepError> {
-    let Some(reseeded) = change.reseeded.borrow_mut().take() else { return Ok(()) };
-    let answer =
-        tokio::time::timeout(STEP_BOUND, reseeded).await.map_err(|_| "the interpreter did not answer")?;
-    Ok(answer??)
+    for reseeded in change.reseeded.take() {
+        let answer = tokio::time::timeout(STEP_BOUND, reseeded).await;
+        answer.map_err(|_| "an interpreter did not answer")???;
+    }
+    Ok(())
 }
 
 /// Replaces a file's text where it differs: what is not written costs a child no page and no block. Written over the

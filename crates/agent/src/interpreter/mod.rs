@@ -1,10 +1,12 @@
-//! The warm interpreter: one Python process that keeps its state between evaluations and across forks.
+//! Interpreters: each one process that keeps its state between evaluations and across forks. The warm one is Python.
 //!
 //! One task owns it. Evaluations queue; a caller that leaves has its evaluation interrupted. What a fork needs
 //! ([`Interpreter::reseed`]) goes past the queue.
 
+mod language;
 mod owner;
 mod python;
+mod run;
 mod wire;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +16,9 @@ use forkd_protocol::guest::Evaluated;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::process::Spawner;
+pub(crate) use language::Language;
 pub(crate) use python::PythonStartError;
+pub(crate) use run::{Event, Watch};
 
 /// Evaluations that may wait.
 const QUEUE: usize = 1024;
@@ -23,7 +27,7 @@ const QUEUE: usize = 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Interpreter {
     jobs: mpsc::Sender<Job>,
-    reseeds: mpsc::Sender<Reseed>,
+    controls: mpsc::Sender<Control>,
     status: Arc<Mutex<Status>>,
 }
 
@@ -52,7 +56,25 @@ struct Job {
     code: String,
     timeout: Option<Duration>,
     warm_up: bool,
-    reply: oneshot::Sender<Result<Evaluated, EvalError>>,
+    watch: Option<Watch>,
+    reply: oneshot::Sender<Result<Outcome, EvalError>>,
+}
+
+/// How an evaluation ended.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Without what it printed, where that was watched.
+    pub(crate) evaluated: Evaluated,
+    /// The result in its forms, by name, where it was watched.
+    pub(crate) bundle: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// Past the queue.
+#[derive(Debug)]
+enum Control {
+    Reseed(Reseed),
+    /// End the process; the next evaluation starts a new one.
+    Restart,
 }
 
 /// To take new random state. `queued` is told once the request lies before the interpreter, `done` once it was carried
@@ -64,13 +86,19 @@ struct Reseed {
 }
 
 impl Interpreter {
-    /// The handle, and the task to be run beside everything else. Python is started when first needed.
-    pub(crate) fn new(spawner: Spawner) -> (Self, impl Future<Output = ()>) {
+    /// The handle, and the task to be run beside everything else, which ends with the last handle. The process is
+    /// started when first needed, in the folder `cwd`, else in root's own.
+    pub(crate) fn new(
+        spawner: Spawner,
+        language: Language,
+        cwd: Option<String>,
+    ) -> (Self, impl Future<Output = ()>) {
         let (jobs, jobs_queue) = mpsc::channel(QUEUE);
-        let (reseeds, reseeds_queue) = mpsc::channel(8);
+        let (controls, controls_queue) = mpsc::channel(8);
         let status = Arc::default();
-        let owner = owner::Owner::new(spawner, jobs_queue, reseeds_queue, Arc::clone(&status));
-        (Self { jobs, reseeds, status }, owner.run())
+        let owner =
+            owner::Owner::new(spawner, (language, cwd), jobs_queue, controls_queue, Arc::clone(&status));
+        (Self { jobs, controls, status }, owner.run())
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -85,11 +113,33 @@ impl Interpreter {
         warm_up: bool,
     ) -> Result<Evaluated, EvalError> {
         let (reply, answer) = oneshot::channel();
-        self.jobs.try_send(Job { code, timeout, warm_up, reply }).map_err(|e| match e {
+        self.queue(Job { code, timeout, warm_up, watch: None, reply })?;
+        Ok(answer.await.map_err(|_| EvalError::Gone)??.evaluated)
+    }
+
+    /// Evaluates after all that waits already, telling what it prints and shows as it does. Dropping the receiver
+    /// interrupts the code.
+    pub(crate) fn run(
+        &self,
+        code: String,
+        watch: Watch,
+    ) -> Result<oneshot::Receiver<Result<Outcome, EvalError>>, EvalError> {
+        let (reply, answer) = oneshot::channel();
+        self.queue(Job { code, timeout: None, warm_up: false, watch: Some(watch), reply })?;
+        Ok(answer)
+    }
+
+    fn queue(&self, job: Job) -> Result<(), EvalError> {
+        self.jobs.try_send(job).map_err(|e| match e {
             mpsc::error::TrySendError::Full(_) => EvalError::Busy,
             mpsc::error::TrySendError::Closed(_) => EvalError::Gone,
-        })?;
-        answer.await.map_err(|_| EvalError::Gone)?
+        })
+    }
+
+    /// Ends the process with all its state; what runs in it ends, what waits goes on in a new one.
+    pub(crate) async fn restart(&self) {
+        // An owner that is gone has no process.
+        let _ = self.controls.send(Control::Restart).await;
     }
 
     /// Puts the request to take new random state before the interpreter, which may be frozen. The receiver is
@@ -97,7 +147,7 @@ impl Interpreter {
     pub(crate) async fn reseed(&self) -> Option<oneshot::Receiver<Result<(), String>>> {
         let (queued, is_queued) = oneshot::channel();
         let (done, is_done) = oneshot::channel();
-        self.reseeds.send(Reseed { queued, done }).await.ok()?;
+        self.controls.send(Control::Reseed(Reseed { queued, done })).await.ok()?;
         is_queued.await.ok()?;
         Some(is_done)
     }

@@ -1,4 +1,4 @@
-//! The task that owns the Python process.
+//! The task that owns an interpreter's process.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,9 +8,10 @@ use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::language::Language;
 use super::python::{Output, Python, PythonStartError};
-use super::wire::{Answer, Done, Failure, Kind, Request};
-use super::{EvalError, Job, Reseed, Status};
+use super::wire::{Answer, Done, Failure, Kind, Request, Richly};
+use super::{Control, EvalError, Job, Outcome, Reseed, Status};
 use crate::process::{Spawner, Tree};
 
 /// Between one interrupt and the next.
@@ -22,8 +23,10 @@ const RESEED_SIGNAL: i32 = 44;
 
 pub(super) struct Owner {
     spawner: Spawner,
+    /// What it speaks, and where it works.
+    kind: (Language, Option<String>),
     jobs: mpsc::Receiver<Job>,
-    reseeds: mpsc::Receiver<Reseed>,
+    controls: mpsc::Receiver<Control>,
     python: Option<Python>,
     status: Arc<Mutex<Status>>,
 }
@@ -38,19 +41,20 @@ enum Cut {
 impl Owner {
     pub(super) fn new(
         spawner: Spawner,
+        kind: (Language, Option<String>),
         jobs: mpsc::Receiver<Job>,
-        reseeds: mpsc::Receiver<Reseed>,
+        controls: mpsc::Receiver<Control>,
         status: Arc<Mutex<Status>>,
     ) -> Self {
-        Self { spawner, jobs, reseeds, python: None, status }
+        Self { spawner, kind, jobs, controls, python: None, status }
     }
 
     pub(super) async fn run(mut self) {
         loop {
             tokio::select! {
                 biased;
-                reseed = self.reseeds.recv() => match reseed {
-                    Some(reseed) => self.reseed_idle(reseed).await,
+                control = self.controls.recv() => match control {
+                    Some(control) => self.control_idle(control).await,
                     None => return,
                 },
                 answer = next_answer(&mut self.python) => {
@@ -100,7 +104,7 @@ impl Owner {
             tokio::select! {
                 () = job.reply.closed() => return false,
                 () = self.spawner.thawed() => {}
-                Some(reseed) = self.reseeds.recv() => self.reseed_idle(reseed).await,
+                Some(control) = self.controls.recv() => self.control_idle(control).await,
             }
         }
         !job.reply.is_closed()
@@ -108,29 +112,40 @@ impl Owner {
 
     async fn start(&mut self) -> Result<(), PythonStartError> {
         let spawner = self.spawner.clone();
-        let mut start = std::pin::pin!(Python::start(&spawner));
+        let (language, cwd) = self.kind.clone();
+        let mut start = std::pin::pin!(Python::start(&spawner, language, cwd));
         let python = loop {
             tokio::select! {
                 python = &mut start => break python?,
-                // It has run no code yet, so it has no random state.
-                Some(reseed) = self.reseeds.recv() => nothing_to_do(reseed),
+                // It has run no code yet, so it has no state, random or other.
+                Some(control) = self.controls.recv() => nothing_to_do(control),
             }
         };
         self.set_python(Some(python));
         Ok(())
     }
 
-    async fn evaluate(&mut self, job: &mut Job) -> Result<Evaluated, EvalError> {
+    async fn evaluate(&mut self, job: &mut Job) -> Result<Outcome, EvalError> {
         let Some(python) = self.python.as_mut() else { return Err(EvalError::Gone) };
         let tree = python.tree();
-        let request = Request::Run { code: &job.code, settle: job.warm_up };
+        let rich = job.watch.as_ref().map(|watch| Richly { module: self.kind.0.rich(), env: &watch.env });
+        let request = Request::Run { code: &job.code, settle: job.warm_up, rich };
+        python.watcher = job.watch.as_ref().map(|watch| watch.events.clone());
         let mut limit = Limit::new(job.timeout);
+        // Only Python can be told in the middle of a run.
+        let mut reseed_afterwards = false;
         let answer = {
             let mut asked = std::pin::pin!(python.ask(&request));
             loop {
                 tokio::select! {
                     answer = &mut asked => break answer,
-                    Some(reseed) = self.reseeds.recv() => reseed_while_running(reseed, &tree),
+                    Some(control) = self.controls.recv() => match control {
+                        Control::Reseed(reseed) => {
+                            reseed_afterwards = self.kind.0 != Language::Python;
+                            reseed_while_running(reseed, &tree, self.kind.0);
+                        }
+                        Control::Restart => break None,
+                    },
                     () = job.reply.closed(), if limit.cut.is_none() => limit.cut_now(Cut::CallerLeft),
                     () = limit.wait() => match limit.step() {
                         Step::Interrupt => tree.signal_group(Signal::SIGINT),
@@ -139,11 +154,16 @@ impl Owner {
                 }
             }
         };
+        python.watcher = None;
+        if reseed_afterwards && answer.is_some() {
+            let _ = python.ask(&Request::Reseed).await;
+        }
         match answer {
-            Some(Answer { kind: Kind::Done(done), .. }) => {
-                Ok(evaluated(done, python.take_output(), limit.cut))
+            Some(Answer { kind: Kind::Done(mut done), .. }) => {
+                let bundle = done.bundle.take();
+                Ok(Outcome { evaluated: evaluated(done, python.take_output(), limit.cut), bundle })
             }
-            _ => Ok(self.lost(limit.cut).await),
+            _ => Ok(Outcome { evaluated: self.lost(limit.cut).await, bundle: None }),
         }
     }
 
@@ -160,14 +180,14 @@ impl Owner {
             ),
             None => ("InterpreterEnded", format!("the interpreter ended ({how}); its state is lost")),
         };
-        crate::log::warn(format_args!("warm interpreter: {value}"));
+        crate::log::warn(format_args!("{} interpreter: {value}", self.kind.0.name()));
         let done = Done { error: Some(Failure::plain(name, value)), ..Done::default() };
         evaluated(done, output, cut)
     }
 
-    async fn reseed_idle(&mut self, reseed: Reseed) {
-        let Some(python) = self.python.as_mut() else { return nothing_to_do(reseed) };
-        let Reseed { queued, mut done } = reseed;
+    async fn control_idle(&mut self, control: Control) {
+        let Some(python) = self.python.as_mut() else { return nothing_to_do(control) };
+        let Control::Reseed(Reseed { queued, mut done }) = control else { return self.set_python(None) };
         let sent = python.request(&Request::Reseed).await;
         let _ = queued.send(());
         let result = tokio::select! {
@@ -230,16 +250,20 @@ async fn next_answer(python: &mut Option<Python>) -> Option<Answer> {
     }
 }
 
-/// No interpreter, or one that has not run anything: nothing to reseed.
-fn nothing_to_do(Reseed { queued, done }: Reseed) {
-    let _ = queued.send(());
-    let _ = done.send(Ok(()));
+/// No interpreter, or one that has not run anything: nothing to reseed, nothing to end.
+fn nothing_to_do(control: Control) {
+    if let Control::Reseed(Reseed { queued, done }) = control {
+        let _ = queued.send(());
+        let _ = done.send(Ok(()));
+    }
 }
 
 /// Code is running, perhaps for hours, and stands still just now. The pending signal is handled by the interpreter's
 /// main thread before it executes anything more, which is all that matters; the end of it is not waited for.
-fn reseed_while_running(Reseed { queued, done }: Reseed, tree: &Tree) {
-    tree.signal_number(RESEED_SIGNAL);
+fn reseed_while_running(Reseed { queued, done }: Reseed, tree: &Tree, language: Language) {
+    if language == Language::Python {
+        tree.signal_number(RESEED_SIGNAL);
+    }
     let _ = queued.send(());
     let _ = done.send(Ok(()));
 }

@@ -1,4 +1,4 @@
-//! One Python process: started, asked, interrupted, ended.
+//! One interpreter's process: started, asked, interrupted, ended.
 
 use std::ffi::CStr;
 use std::io::Write;
@@ -9,20 +9,25 @@ use std::time::Duration;
 use nix::fcntl::OFlag;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::pipe2;
+use tokio::sync::mpsc;
 
+use super::language::Language;
+use super::run::Event;
 use super::wire::{Answer, Answers, Kind, Request, encode};
 use crate::cgroup::Branch;
 use crate::process::{Child, Command, Spawner, StartError, Stream, Tree, Wiring};
 
-/// The interpreter's own program.
-const KERNEL: &str = include_str!("../../../../guest/kernel.py");
-/// Reads it from descriptor 5 into a namespace of its own: no file in the image, nothing long in `ps`.
-const BOOT: &str = "exec(compile(open(5).read(),'<forkd kernel>','exec'),{'__name__':'forkd_kernel'})";
 const MEMFD_NAME: &CStr = c"forkd-kernel";
 /// Most bytes kept of each of stdout and stderr.
 const OUTPUT_MAX: usize = 16 * 1024 * 1024;
 /// The first start of python3 in a cold emulated guest takes seconds.
 const START_BOUND: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy)]
+enum Printed {
+    Stdout,
+    Stderr,
+}
 
 /// What code printed.
 #[derive(Debug, Default)]
@@ -40,11 +45,14 @@ pub(super) struct Captured {
 /// A running interpreter.
 #[derive(Debug)]
 pub(super) struct Python {
+    language: Language,
     child: Child,
     stderr: Stream,
     requests: Stream,
     answers: Answers,
     output: Output,
+    /// Where what is printed and shown goes at once, where somebody watches.
+    pub(super) watcher: Option<mpsc::Sender<Event>>,
     pub(super) numpy_version: Option<String>,
 }
 
@@ -54,9 +62,12 @@ pub(crate) enum PythonStartError {
     /// The image has no python3 in its PATH.
     #[error("the image has no python3, which warm code and eval need")]
     NoPython,
+    /// The image lacks the interpreter of another language.
+    #[error("the image has no {0}, which code of its language needs")]
+    NoProgram(&'static str),
     /// It was started and ended again, or was not ready within a minute; with what it printed.
-    #[error("python3 did not start: {0}")]
-    NotReady(String),
+    #[error("{0} did not start: {1}")]
+    NotReady(&'static str, String),
     #[error(transparent)]
     Start(StartError),
 }
@@ -68,40 +79,56 @@ impl From<std::io::Error> for PythonStartError {
 }
 
 impl Python {
-    pub(super) async fn start(spawner: &Spawner) -> Result<Self, PythonStartError> {
+    pub(super) async fn start(
+        spawner: &Spawner,
+        language: Language,
+        cwd: Option<String>,
+    ) -> Result<Self, PythonStartError> {
         let (request_read, request_write) = pipe2(OFlag::O_CLOEXEC).map_err(std::io::Error::from)?;
         let (answer_read, answer_write) = pipe2(OFlag::O_CLOEXEC).map_err(std::io::Error::from)?;
-        let wiring = Wiring { extra: vec![request_read, answer_write, program()?], ..Wiring::default() };
-        let args = ["-c", BOOT].map(str::to_owned).to_vec();
-        let command = Command { program: "python3".into(), args, ..Command::default() };
+        let wiring = Wiring {
+            extra: vec![request_read, answer_write, in_memory(language.kernel())?],
+            ..Wiring::default()
+        };
+        let (program, args) = (language.program().to_owned(), language.args());
+        let user = Some("root".to_owned());
+        let command = Command { program, args, cwd, user, ..Command::default() };
         let mut child = match spawner.spawn(Branch::Workload, &command, wiring).await {
             Ok(child) => child,
-            Err(StartError::NotFound(_)) => return Err(PythonStartError::NoPython),
+            Err(StartError::NotFound(_)) if language == Language::Python => {
+                return Err(PythonStartError::NoPython);
+            }
+            Err(StartError::NotFound(_)) => return Err(PythonStartError::NoProgram(language.program())),
             Err(other) => return Err(PythonStartError::Start(other)),
         };
         let stderr =
             child.stderr.take().ok_or_else(|| std::io::Error::from(std::io::ErrorKind::BrokenPipe))?;
         let mut python = Self {
+            language,
             child,
             stderr,
             requests: Stream::new(request_write)?,
             answers: Answers::new(Stream::new(answer_read)?),
             output: Output::default(),
+            watcher: None,
             numpy_version: None,
         };
         let ready = tokio::time::timeout(START_BOUND, python.answer()).await;
         match ready {
             Ok(Some(Answer { kind: Kind::Ready { python: version }, .. })) => {
-                crate::log::info(format_args!("warm interpreter: Python {version}"));
+                crate::log::info(format_args!("{} interpreter: {version}", language.name()));
                 Ok(python)
             }
-            _ => Err(PythonStartError::NotReady(python.take_output().stderr.into_text().0)),
+            _ => {
+                let said = python.take_output().stderr.into_text().0;
+                Err(PythonStartError::NotReady(language.program(), said))
+            }
         }
     }
 
     /// Writes a request into the pipe; it is there for the interpreter even if it does not run now.
     pub(super) async fn request(&self, request: &Request<'_>) -> std::io::Result<()> {
-        self.requests.write_all(&encode(request)?).await
+        self.requests.write_all(&encode(self.language, request)?).await
     }
 
     /// Takes in output until an answer comes. None where the interpreter ended. May be abandoned and called again.
@@ -113,17 +140,49 @@ impl Python {
             tokio::select! {
                 answer = self.answers.next() => break answer,
                 read = self.child.stdout.read(&mut out), if out_open =>
-                    out_open = self.output.stdout.add(&out, read),
+                    out_open = self.took(Printed::Stdout, &out, read).await,
                 read = self.stderr.read(&mut err), if err_open =>
-                    err_open = self.output.stderr.add(&err, read),
+                    err_open = self.took(Printed::Stderr, &err, read).await,
             }
         };
         // All that was printed before the answer is in the pipes now, and exactly that belongs to it.
-        self.output.stdout.take_pending(&self.child.stdout, &mut out).await;
-        self.output.stderr.take_pending(&self.stderr, &mut err).await;
+        self.take_pending(Printed::Stdout, &mut out).await;
+        self.take_pending(Printed::Stderr, &mut err).await;
         let answer = answer?;
         self.numpy_version.clone_from(&answer.numpy_version);
         Some(answer)
+    }
+
+    /// Keeps what was printed, or hands it on. False at the end of the stream.
+    async fn took(&mut self, from: Printed, buffer: &[u8], read: std::io::Result<usize>) -> bool {
+        let Some(bytes) = read.ok().filter(|count| *count > 0).and_then(|count| buffer.get(..count)) else {
+            return false;
+        };
+        match (&self.watcher, from) {
+            // One who has left is told nothing.
+            (Some(watcher), Printed::Stdout) => drop(watcher.send(Event::Stdout(bytes.to_vec())).await),
+            (Some(watcher), Printed::Stderr) => drop(watcher.send(Event::Stderr(bytes.to_vec())).await),
+            (None, Printed::Stdout) => self.output.stdout.add(bytes),
+            (None, Printed::Stderr) => self.output.stderr.add(bytes),
+        }
+        true
+    }
+
+    async fn take_pending(&mut self, from: Printed, buffer: &mut [u8]) {
+        let stream = match from {
+            Printed::Stdout => self.child.stdout.clone(),
+            Printed::Stderr => self.stderr.clone(),
+        };
+        let mut left = stream.pending();
+        while left > 0 {
+            let want = left.min(buffer.len());
+            let read = stream.read(&mut buffer[..want]).await;
+            let count = *read.as_ref().unwrap_or(&0);
+            if !self.took(from, buffer, read).await {
+                return;
+            }
+            left = left.saturating_sub(count);
+        }
     }
 
     pub(super) fn take_output(&mut self) -> Output {
@@ -143,6 +202,11 @@ impl Python {
             match (request, &answer.kind) {
                 (Request::Run { .. }, Kind::Done(_)) | (Request::Reseed, Kind::Reseeded { .. }) => {
                     return Some(answer);
+                }
+                (_, Kind::Display { bundle }) => {
+                    if let Some(watcher) = &self.watcher {
+                        let _ = watcher.send(Event::Display(bundle.clone())).await;
+                    }
                 }
                 (_, Kind::Reseeded { error: Some(error) }) => {
                     crate::log::warn(format_args!(
@@ -176,37 +240,19 @@ impl Drop for Python {
     }
 }
 
-/// The kernel's source in memory, to be read from its beginning.
-fn program() -> std::io::Result<OwnedFd> {
+/// A kernel's source in memory, to be read from its beginning: no file in the image.
+fn in_memory(source: &str) -> std::io::Result<OwnedFd> {
     let mut file = std::fs::File::from(memfd_create(MEMFD_NAME, MFdFlags::MFD_CLOEXEC)?);
-    file.write_all(KERNEL.as_bytes())?;
+    file.write_all(source.as_bytes())?;
     std::io::Seek::rewind(&mut file)?;
     Ok(file.into())
 }
 
 impl Captured {
-    /// False at the end of the stream.
-    fn add(&mut self, buffer: &[u8], read: std::io::Result<usize>) -> bool {
-        let Some(bytes) = read.ok().filter(|count| *count > 0).and_then(|count| buffer.get(..count)) else {
-            return false;
-        };
+    fn add(&mut self, bytes: &[u8]) {
         let room = OUTPUT_MAX.saturating_sub(self.bytes.len());
         self.truncated |= bytes.len() > room;
         self.bytes.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
-        true
-    }
-
-    async fn take_pending(&mut self, stream: &Stream, buffer: &mut [u8]) {
-        let mut left = stream.pending();
-        while left > 0 {
-            let want = left.min(buffer.len());
-            let read = stream.read(&mut buffer[..want]).await;
-            let count = *read.as_ref().unwrap_or(&0);
-            if !self.add(buffer, read) {
-                return;
-            }
-            left = left.saturating_sub(count);
-        }
     }
 
     /// The text, and whether any was dropped. A character cut at the cap is dropped whole.

@@ -1,7 +1,13 @@
-//! Messages between the agent and the warm interpreter: four bytes of length, little endian, then JSON.
+//! Messages between the agent and an interpreter: four bytes of length, little endian, then JSON. Shells are asked in
+//! fields that end with a NUL, which they can read.
+
+use std::collections::BTreeMap;
+use std::io;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
+use super::language::Language;
 use crate::process::Stream;
 
 /// Longest answer believed: result, JSON and traceback at their caps, escaped.
@@ -12,10 +18,17 @@ const READ: usize = 64 * 1024;
 #[derive(Debug, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub(super) enum Request<'a> {
-    /// Evaluate; `settle` where it is the warm-up.
-    Run { code: &'a str, settle: bool },
+    /// Evaluate; `settle` where it is the warm-up, `rich` where results are to be shown.
+    Run { code: &'a str, settle: bool, rich: Option<Richly<'a>> },
     /// Take new random state and call the hooks.
     Reseed,
+}
+
+/// How results are shown, and what is only for this run.
+#[derive(Debug, Serialize)]
+pub(super) struct Richly<'a> {
+    pub(super) module: &'static str,
+    pub(super) env: &'a BTreeMap<String, String>,
 }
 
 /// From the interpreter.
@@ -30,9 +43,17 @@ pub(super) struct Answer {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum Kind {
-    Ready { python: String },
+    Ready {
+        python: String,
+    },
     Done(Done),
-    Reseeded { error: Option<Failure> },
+    /// Something to show while the code runs on.
+    Display {
+        bundle: Map<String, Value>,
+    },
+    Reseeded {
+        error: Option<Failure>,
+    },
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -40,6 +61,9 @@ pub(super) struct Done {
     pub(super) result: Option<String>,
     pub(super) result_json: Option<String>,
     pub(super) error: Option<Failure>,
+    /// The result in its forms, by name, where results are shown.
+    #[serde(default)]
+    pub(super) bundle: Option<Map<String, Value>>,
     pub(super) truncated: bool,
     pub(super) micros: u64,
 }
@@ -60,12 +84,35 @@ impl Failure {
 }
 
 /// A request as it goes over the pipe.
-pub(super) fn encode(request: &Request<'_>) -> std::io::Result<Vec<u8>> {
+pub(super) fn encode(language: Language, request: &Request<'_>) -> io::Result<Vec<u8>> {
+    if language == Language::Bash {
+        return fields(request);
+    }
     let mut frame = vec![0; 4];
     serde_json::to_writer(&mut frame, request)?;
-    let length = u32::try_from(frame.len() - 4).map_err(std::io::Error::other)?;
+    let length = u32::try_from(frame.len() - 4).map_err(io::Error::other)?;
     frame[..4].copy_from_slice(&length.to_le_bytes());
     Ok(frame)
+}
+
+/// A request as `guest/kernel.sh` reads it.
+fn fields(request: &Request<'_>) -> io::Result<Vec<u8>> {
+    let fields = match request {
+        Request::Reseed => vec!["reseed".to_owned(), rand::random::<u16>().to_string()],
+        Request::Run { code, rich, .. } => {
+            let env: Vec<_> = rich
+                .iter()
+                .flat_map(|rich| rich.env)
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            let head = ["run".to_owned(), env.len().to_string()];
+            head.into_iter().chain(env).chain([(*code).to_owned()]).collect()
+        }
+    };
+    if fields.iter().any(|field| field.contains('\0')) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a shell cannot read a NUL"));
+    }
+    Ok(fields.iter().flat_map(|field| [field.as_bytes(), b"\0"].concat()).collect())
 }
 
 /// Puts answers together. A wait may be abandoned at any time without losing bytes.

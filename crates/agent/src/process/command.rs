@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use forkd_protocol::guest::ImageSettings;
+
 use crate::users::{self, UnknownUser, User};
 
 /// `PATH` where neither the sandbox nor the caller sets one.
@@ -14,12 +16,13 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// A process as a caller describes it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Command {
+    /// Where it is empty, and there are no arguments either, it is what the image runs.
     pub(crate) program: String,
     /// Without the program's own name.
     pub(crate) args: Vec<String>,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) cwd: Option<String>,
-    /// Name or number; root where absent.
+    /// Name or number, with or without `:group`; the image's where absent, else root.
     pub(crate) user: Option<String>,
 }
 
@@ -62,16 +65,15 @@ pub(crate) struct Resolved {
 pub(crate) fn resolve(
     command: &Command,
     sandbox_env: &BTreeMap<String, String>,
+    image: &ImageSettings,
 ) -> Result<Resolved, StartError> {
-    if command.program.is_empty() {
-        return Err(StartError::Malformed("the command is empty"));
-    }
-    let user = users::find(command.user.as_deref().unwrap_or("root"))?;
-    let cwd = working_directory(command.cwd.as_deref(), &user)?;
-    let env = environment(&user, sandbox_env, &command.env);
+    let words = words(command, image)?;
+    let user = users::find(command.user.as_deref().or(image.user.as_deref()).unwrap_or("root"))?;
+    let cwd = working_directory(command.cwd.as_deref(), image.workdir.as_deref(), &user)?;
+    let env = environment(&user, [&image.env, sandbox_env, &command.env]);
     let path = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
-    let program = find_program(&command.program, path, &cwd)?;
-    let args = std::iter::once(&command.program).chain(&command.args).map(|arg| c_string(arg.as_bytes()));
+    let program = find_program(words[0], path, &cwd)?;
+    let args = words.iter().map(|arg| c_string(arg.as_bytes()));
     Ok(Resolved {
         program: c_string(program.as_os_str().as_bytes())?,
         args: args.collect::<Result<_, _>>()?,
@@ -79,6 +81,19 @@ pub(crate) fn resolve(
         cwd: c_string(cwd.as_os_str().as_bytes())?,
         user,
     })
+}
+
+/// Program and arguments: the command's, or those that the image runs. Never empty.
+fn words<'a>(command: &'a Command, image: &'a ImageSettings) -> Result<Vec<&'a String>, StartError> {
+    let asked: Vec<_> = std::iter::once(&command.program).chain(&command.args).collect();
+    if !command.program.is_empty() {
+        return Ok(asked);
+    }
+    let of_image: Vec<_> = image.entrypoint.iter().chain(&image.cmd).collect();
+    if !command.args.is_empty() || of_image.first().is_none_or(|program| program.is_empty()) {
+        return Err(StartError::Malformed("the command is empty"));
+    }
+    Ok(of_image)
 }
 
 /// A path as the user means it: `~` and relative paths lead from the home directory.
@@ -92,26 +107,27 @@ pub(crate) fn expand(path: &str, home: &str) -> PathBuf {
     }
 }
 
-fn working_directory(wanted: Option<&str>, user: &User) -> Result<PathBuf, StartError> {
-    let wanted = wanted.filter(|cwd| !cwd.is_empty());
-    let cwd = expand(wanted.unwrap_or("~"), &user.home);
-    match (cwd.is_dir(), wanted) {
-        (true, _) => Ok(cwd),
-        // Nobody asked for the home directory, so a missing one is no error.
-        (false, None) => Ok("/".into()),
-        (false, Some(_)) => Err(StartError::Cwd(cwd.display().to_string())),
+fn working_directory(
+    wanted: Option<&str>,
+    of_image: Option<&str>,
+    user: &User,
+) -> Result<PathBuf, StartError> {
+    if let Some(wanted) = wanted.filter(|cwd| !cwd.is_empty()) {
+        let cwd = expand(wanted, &user.home);
+        return if cwd.is_dir() { Ok(cwd) } else { Err(StartError::Cwd(cwd.display().to_string())) };
     }
+    // Nobody asked for these, so a missing one is no error.
+    let usual = [of_image.unwrap_or("~"), "~"].map(|cwd| expand(cwd, &user.home));
+    Ok(usual.into_iter().find(|cwd| cwd.is_dir()).unwrap_or_else(|| "/".into()))
 }
 
-fn environment(
-    user: &User,
-    sandbox: &BTreeMap<String, String>,
-    request: &BTreeMap<String, String>,
-) -> BTreeMap<String, String> {
+/// The variables of a process; later layers override earlier ones.
+fn environment(user: &User, layers: [&BTreeMap<String, String>; 3]) -> BTreeMap<String, String> {
     let base = [("PATH", DEFAULT_PATH), ("HOME", &user.home), ("USER", &user.name), ("LOGNAME", &user.name)];
     let mut env: BTreeMap<String, String> = base.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-    env.extend(sandbox.clone());
-    env.extend(request.clone());
+    for layer in layers {
+        env.extend(layer.clone());
+    }
     env
 }
 
@@ -203,24 +219,54 @@ mod tests {
     }
 
     #[test]
-    fn request_overrides_sandbox_overrides_base() {
+    fn request_overrides_sandbox_overrides_image_overrides_base() {
         let user = users::find("root").unwrap();
+        let image = [("PATH".to_owned(), "/i".to_owned()), ("HOME".into(), "/h".into())].into();
         let sandbox = [("PATH".to_owned(), "/s".to_owned()), ("A".into(), "1".into())].into();
         let request = [("A".to_owned(), "2".to_owned())].into();
-        let env = environment(&user, &sandbox, &request);
+        let env = environment(&user, [&image, &sandbox, &request]);
         assert_eq!((env["PATH"].as_str(), env["A"].as_str(), env["USER"].as_str()), ("/s", "2", "root"));
+        assert_eq!(env["HOME"], "/h");
+    }
+
+    #[test]
+    fn the_image_says_what_nobody_else_says() {
+        let none = BTreeMap::new();
+        let image = ImageSettings {
+            user: Some("65534:0".to_owned()),
+            workdir: Some("/usr".to_owned()),
+            entrypoint: vec!["/bin/sh".to_owned()],
+            cmd: vec!["-c".to_owned(), "true".to_owned()],
+            ..ImageSettings::default()
+        };
+        let of_image = resolve(&Command::default(), &none, &image).unwrap();
+        assert_eq!((of_image.program.to_bytes(), of_image.cwd.to_bytes()), (&b"/bin/sh"[..], &b"/usr"[..]));
+        assert_eq!((of_image.args.len(), of_image.user.uid, of_image.user.gid), (3, 65534, 0));
+        let asked = Command {
+            program: "/bin/ls".into(),
+            cwd: Some("/".into()),
+            user: Some("root".into()),
+            ..Command::default()
+        };
+        let asked = resolve(&asked, &none, &image).unwrap();
+        assert_eq!((asked.args.len(), asked.cwd.to_bytes(), asked.user.uid), (1, &b"/"[..], 0));
+        let gone = ImageSettings { workdir: Some("/no/such".to_owned()), ..image };
+        assert!(resolve(&Command::default(), &none, &gone).is_ok());
+        let odd = Command { args: vec!["x".into()], ..Command::default() };
+        assert!(matches!(resolve(&odd, &none, &gone), Err(StartError::Malformed(_))));
     }
 
     #[test]
     fn hostile_requests_are_refused() {
         let none = BTreeMap::new();
+        let image = ImageSettings::default();
         let command = |program: &str| Command { program: program.into(), ..Command::default() };
-        assert!(matches!(resolve(&command(""), &none), Err(StartError::Malformed(_))));
+        assert!(matches!(resolve(&command(""), &none, &image), Err(StartError::Malformed(_))));
         let nul = Command { args: vec!["a\0b".into()], ..command("/bin/sh") };
-        assert!(matches!(resolve(&nul, &none), Err(StartError::Malformed(_))));
+        assert!(matches!(resolve(&nul, &none, &image), Err(StartError::Malformed(_))));
         let env = Command { env: [("A=B".into(), "c".into())].into(), ..command("/bin/sh") };
-        assert!(matches!(resolve(&env, &none), Err(StartError::Malformed(_))));
+        assert!(matches!(resolve(&env, &none, &image), Err(StartError::Malformed(_))));
         let cwd = Command { cwd: Some("/no/such".into()), ..command("/bin/sh") };
-        assert!(matches!(resolve(&cwd, &none), Err(StartError::Cwd(_))));
+        assert!(matches!(resolve(&cwd, &none, &image), Err(StartError::Cwd(_))));
     }
 }

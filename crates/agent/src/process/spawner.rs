@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use forkd_protocol::guest::ImageSettings;
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 use tokio::sync::watch;
@@ -61,6 +62,7 @@ struct Shared {
     reaper: Reaper,
     cgroups: Option<Cgroups>,
     env: Mutex<BTreeMap<String, String>>,
+    image: ImageSettings,
     frozen: watch::Sender<bool>,
 }
 
@@ -84,8 +86,14 @@ impl Drop for KillUnlessKept {
 }
 
 impl Spawner {
-    pub(crate) fn new(reaper: Reaper, cgroups: Option<Cgroups>) -> Self {
-        Self(Arc::new(Shared { reaper, cgroups, env: Mutex::default(), frozen: watch::Sender::new(false) }))
+    pub(crate) fn new(reaper: Reaper, cgroups: Option<Cgroups>, image: ImageSettings) -> Self {
+        let frozen = watch::Sender::new(false);
+        Self(Arc::new(Shared { reaper, cgroups, env: Mutex::default(), image, frozen }))
+    }
+
+    /// What the image says about running its processes.
+    pub(crate) fn image(&self) -> &ImageSettings {
+        &self.0.image
     }
 
     pub(crate) fn cgroups(&self) -> Option<&Cgroups> {
@@ -126,7 +134,7 @@ impl Spawner {
         if branch == Branch::Workload && self.is_frozen() {
             return Err(StartError::Frozen);
         }
-        let resolved = resolve(command, &self.env())?;
+        let resolved = resolve(command, &self.env(), &self.0.image)?;
         let label = if branch == Branch::Hooks { "hook" } else { "p" };
         let cgroup = self.0.cgroups.as_ref().map(|cgroups| cgroups.add(branch, label)).transpose()?;
         let wired = wire(&wiring)?;
