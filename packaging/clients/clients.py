@@ -15,8 +15,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 # What each environment of Python holds, and which flows run in it.
 PYTHON = {
-    "newest": (["e2b", "e2b-code-interpreter"], {"sync": [], "async": ["create", "commands", "files", "fork", "errors"]}),
-    "early-2": (["e2b==2.15.3"], {"sync": ["create", "commands", "pause", "timeout", "listing", "errors"]}),
+    "newest": (["e2b", "e2b-code-interpreter"], {"sync": [], "async": ["create", "commands", "files", "watch", "code", "fork", "errors"]}),
+    "early-2": (["e2b==2.15.3"], {"sync": ["create", "commands", "files", "pause", "timeout", "listing", "errors"]}),
 }
 NODE = ["e2b", "@e2b/code-interpreter"]
 

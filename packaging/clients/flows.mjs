@@ -53,7 +53,7 @@ const flows = {
 
   files: () =>
     within(async ({ files }) => {
-      await files.write('/tmp/deep/ü.txt', new Blob(['grün']).stream(), { useOctetStream: true, ...PATIENT })
+      await files.write('/tmp/deep/ü.txt', 'grün', PATIENT)
       assert.equal(await files.read('/tmp/deep/ü.txt', PATIENT), 'grün')
       assert.deepEqual((await files.list('/tmp/deep', PATIENT)).map((entry) => entry.name), ['ü.txt'])
       assert.equal(await files.makeDir('/tmp/new', PATIENT), true)
@@ -64,6 +64,29 @@ const flows = {
       assert.equal(await files.exists('/tmp/new', PATIENT), false)
       await assert.rejects(files.read('/tmp/none', PATIENT), NotFoundError)
     }),
+
+  watch: () =>
+    within(async ({ files }) => {
+      await files.makeDir('/tmp/seen', PATIENT)
+      const told = new Promise((resolve) => {
+        files.watchDir('/tmp/seen', (event) => event.name === 'a' && resolve(event), { timeoutMs: 0, ...PATIENT })
+          .then(() => files.write('/tmp/seen/a', 'x', PATIENT))
+      })
+      assert.ok(await Promise.race([told, sleep(300_000, null)]))
+    }),
+
+  async code() {
+    const { Sandbox: Interpreter } = await import('@e2b/code-interpreter')
+    const sandbox = await Interpreter.create({ timeoutMs: 600_000, ...PATIENT })
+    try {
+      const ran = await sandbox.runCode("print('out')\n6 * 7", { timeoutMs: 300_000, ...PATIENT })
+      assert.deepEqual([ran.text, ran.logs.stdout], ['42', ['out\n']])
+      const failed = await sandbox.runCode('1 / 0', { timeoutMs: 300_000, ...PATIENT })
+      assert.equal(failed.error.name, 'ZeroDivisionError')
+    } finally {
+      await sandbox.kill(PATIENT)
+    }
+  },
 
   pause: () =>
     within(async (sandbox) => {

@@ -129,6 +129,64 @@ class Flows:
             await self.done(files.remove("/tmp/new", **PATIENT))
             assert not await self.done(files.exists("/tmp/new/b.bin", **PATIENT))
             await self.refused(e2b.NotFoundException, lambda: files.read("/tmp/none", **PATIENT))
+            # Text and several files at once travel as parts of a form.
+            await self.done(files.write("note.txt", "grün\n", **PATIENT))
+            assert await self.done(files.read("/home/user/note.txt", **PATIENT)) == "grün\n"
+            several = [{"path": f"/tmp/many/{n}", "data": str(n)} for n in range(3)]
+            write = getattr(files, "write_files", files.write)
+            assert len(await self.done(write(several, **PATIENT))) == 3
+            assert await self.done(files.read("/tmp/many/2", **PATIENT)) == "2"
+        finally:
+            await self.done(sandbox.kill(**PATIENT))
+
+    async def watch(self):
+        sandbox = await self.make()
+        files = sandbox.files
+        try:
+            await self.done(files.make_dir("/tmp/seen", **PATIENT))
+            events = []
+            if self.kind == "async":
+                handle = await files.watch_dir("/tmp/seen", on_event=events.append, timeout=0, **PATIENT)
+            else:
+                handle = files.watch_dir("/tmp/seen", **PATIENT)
+            await self.done(files.write("/tmp/seen/a", b"x", **PATIENT))
+            for _ in range(600):
+                if self.kind != "async":
+                    events += handle.get_new_events(**PATIENT)
+                if any(event.name == "a" for event in events):
+                    break
+                await asyncio.sleep(0.1)
+            assert any(event.name == "a" for event in events), events
+            await self.done(handle.stop())
+        finally:
+            await self.done(sandbox.kill(**PATIENT))
+
+    async def code(self):
+        import e2b_code_interpreter as interpreter
+
+        client = getattr(interpreter, "AsyncSandbox" if self.kind == "async" else "Sandbox")
+        sandbox = await self.done(client.create(timeout=600, **PATIENT))
+        run = lambda code, **more: self.done(sandbox.run_code(code, timeout=300, **PATIENT, **more))
+        try:
+            ran = await run("import numpy\nprint('out')\nnumpy.arange(3)")
+            assert ran.text == "array([0, 1, 2])" and ran.logs.stdout == ["out\n"], ran
+            assert (await run("x = 40 + 2")).text is None
+            assert (await run("x")).text == "42"
+            failed = await run("1 / 0")
+            assert failed.error.name == "ZeroDivisionError" and "1 / 0" in failed.error.traceback, failed
+            shown = await run("display({'text/html': '<b>'}, raw=True)\n{'a': [1]}")
+            assert shown.results[0].html == "<b>" and shown.results[1].json == {"a": [1]}, shown
+            assert (await run("import os\nos.environ['ONLY']", envs={"ONLY": "1"})).text == "1"
+            context = await self.done(sandbox.create_code_context(cwd="/tmp", **PATIENT))
+            assert (await run("import os\nos.getcwd()", context=context)).text == "/tmp"
+            assert (await run("'x' in dir()", context=context)).text == "False"
+            assert context.id in [c.id for c in await self.done(sandbox.list_code_contexts(**PATIENT))]
+            await self.done(sandbox.restart_code_context(context, **PATIENT))
+            await self.done(sandbox.remove_code_context(context, **PATIENT))
+            await self.refused(interpreter.SandboxException if hasattr(interpreter, "SandboxException") else Exception,
+                               lambda: sandbox.run_code("1", context=context, **PATIENT))
+            shell = await run("cd /usr; pwd", language="bash")
+            assert shell.logs.stdout == ["/usr\n"], shell
         finally:
             await self.done(sandbox.kill(**PATIENT))
 
@@ -226,7 +284,7 @@ class Flows:
 
 
 FLOWS = {
-    "sync": ["create", "commands", "deadline", "pty", "files", "pause", "fork", "snapshot", "timeout", "metrics", "listing", "errors"],
+    "sync": ["create", "commands", "deadline", "pty", "files", "watch", "code", "pause", "fork", "snapshot", "timeout", "metrics", "listing", "errors"],
 }
 FLOWS["async"] = FLOWS["sync"]
 
