@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{Advice, SeekFrom, fadvise, fstat, seek};
+use rustix::fs::{Advice, FileType, SeekFrom, fadvise, fstat, seek};
 use rustix::io::Errno;
 
 /// What the kernel reads ahead for one call, at most: more would be cut off silently.
@@ -17,7 +17,11 @@ const PIECE: u64 = 1 << 20;
 /// # Errors
 /// It is no file.
 pub fn read_in(file: BorrowedFd<'_>) -> io::Result<()> {
-    let end = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
+    let stat = fstat(file)?;
+    if !FileType::from_raw_mode(stat.st_mode).is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let end = u64::try_from(stat.st_size).unwrap_or(0);
     let mut at = 0;
     while at < end {
         let (from, to) = match data(file, at)? {

@@ -14,6 +14,7 @@ use forkd_host::cgroup::Cgroups;
 use forkd_host::jail::Facts;
 use forkd_host::seccomp::refused_call;
 use forkd_protocol::control::ProcessEnd;
+use forkd_protocol::rest::Limits;
 use forkd_testkit::{guard, tiny};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -147,13 +148,13 @@ fn processes_are_capped() -> Result<(), Failed> {
 
 fn memory_is_capped() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
-    let leaf = Cgroups::detect(folder.path()).create("memory")?;
-    let found = leaf.as_ref().map(drop).ok_or_else(|| "no cgroup (v2) can be made here".to_owned());
-    if !jailable() || !guard::met("cgroup", found) {
+    let (cgroups, limits) =
+        (Cgroups::detect(folder.path()), Limits { memory_mib: Some(64), ..Limits::default() });
+    if !jailable() || !guard::met("cgroup", cgroups.check(&limits).map_err(|e| e.to_string())) {
         return Ok(());
     }
-    let Some(leaf) = leaf else { return Ok(()) };
-    leaf.limit_memory(Some(64 << 20))?;
+    let Some(leaf) = cgroups.create("memory")? else { return Err("a host with limits has no leaf".into()) };
+    cgroups.limit(&leaf, &limits)?;
     let mut monitor = Captured::start();
     leaf.add(monitor.process.pid()).unwrap();
     assert_eq!(monitor.attempt("fill 256"), "", "it lives");
