@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod archive;
 mod artifacts;
 mod bench;
 mod client;
@@ -15,8 +16,10 @@ mod host;
 mod machine;
 mod parse;
 mod process;
+mod session;
 mod signals;
 mod sse;
+mod terminal;
 mod travel;
 mod ui;
 mod upload;

@@ -25,18 +25,22 @@ use crate::signals;
 /// What to run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Spec {
-    /// Program and arguments; not empty.
+    /// Program and arguments; none for what the image runs.
     pub(crate) args: Vec<String>,
     /// Added to the environment.
     pub(crate) env: BTreeMap<String, String>,
     /// Working directory.
     pub(crate) cwd: Option<String>,
-    /// User name.
-    pub(crate) user: String,
+    /// User name; the image's where absent, else root.
+    pub(crate) user: Option<String>,
     /// Kill the whole tree after this long.
     pub(crate) timeout: Option<Duration>,
     /// Whether standard input will be sent.
     pub(crate) stdin: bool,
+    /// A terminal of so many columns and rows in the place of pipes.
+    pub(crate) terminal: Option<(u16, u16)>,
+    /// It goes on where this side goes away.
+    pub(crate) lasting: bool,
 }
 
 /// What a running command does.
@@ -48,6 +52,8 @@ pub(crate) enum Event {
     Stdout(Vec<u8>),
     /// It wrote to standard error.
     Stderr(Vec<u8>),
+    /// It wrote to its terminal.
+    Terminal(Vec<u8>),
 }
 
 /// How a command ended.
@@ -71,26 +77,51 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a command. It is killed where this side goes away.
+    /// Starts a command. It is killed where this side goes away, unless it is to last.
     pub(crate) async fn start(client: &Client, id: &SandboxId, spec: &Spec) -> Result<Self, CliError> {
-        let Some((cmd, args)) = spec.args.split_first() else {
-            return Err(CliError::usage("a command is needed after --"));
-        };
-        let start = json!({
-            "process": { "cmd": cmd, "args": args, "envs": spec.env, "cwd": spec.cwd },
+        let mut words = spec.args.iter();
+        let mut start = json!({
+            "process": {
+                "cmd": words.next().map_or("", String::as_str), "args": words.collect::<Vec<_>>(),
+                "envs": spec.env, "cwd": spec.cwd,
+            },
             "stdin": spec.stdin,
         });
+        if let Some(size) = spec.terminal {
+            start["pty"] = window(size);
+        }
         let mut request = client
             .request(Method::POST, &agent_path(id, "Start"))
             .header(header::CONTENT_TYPE, "application/connect+json")
             .header("connect-protocol-version", "1")
-            .header("x-forkd-tie", "1");
+            // Else it would be the default user of E2B's clients.
+            .header("x-forkd-default-user", "root");
+        if !spec.lasting {
+            request = request.header("x-forkd-tie", "1");
+        }
         if let Some(timeout) = spec.timeout {
             request = request.header("connect-timeout-ms", timeout.as_millis().to_string());
         }
-        // Said always: where nobody says it, the agent's process API has the default user of E2B's clients.
-        request = request.header("x-agent-authorization", basic(&spec.user));
-        let body = envelope::encode(start.to_string().as_bytes());
+        if let Some(user) = &spec.user {
+            request = request.header("x-agent-authorization", basic(user));
+        }
+        Self::follow(client, request, &start).await
+    }
+
+    /// Attaches to one that runs: gets what nobody read yet, and what comes.
+    pub(crate) async fn attach(client: &Client, id: &SandboxId, pid: u32) -> Result<Self, CliError> {
+        let request = client
+            .request(Method::POST, &agent_path(id, "Connect"))
+            .header(header::CONTENT_TYPE, "application/connect+json");
+        Self::follow(client, request, &json!({ "process": { "pid": pid } })).await
+    }
+
+    async fn follow(
+        client: &Client,
+        request: http::request::Builder,
+        asked: &serde_json::Value,
+    ) -> Result<Self, CliError> {
+        let body = envelope::encode(asked.to_string().as_bytes());
         let answer = client.send(request.body(client::full(body))).await?;
         Ok(Self {
             body: answer.into_body(),
@@ -155,6 +186,7 @@ impl Process {
             };
             self.ready.extend(decoded(data.stdout)?.map(Event::Stdout));
             self.ready.extend(decoded(data.stderr)?.map(Event::Stderr));
+            self.ready.extend(decoded(data.pty)?.map(Event::Terminal));
         }
         if let Some(end) = event.end {
             self.ending = Some(end.ending());
@@ -178,17 +210,81 @@ impl Process {
 /// Bytes of standard input sent at a time.
 const INPUT_PIECE: usize = 64 << 10;
 
+/// A process that runs in a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Running {
+    /// In the sandbox.
+    pub(crate) pid: u32,
+    /// What it was called when it was started.
+    #[serde(default)]
+    pub(crate) tag: Option<String>,
+    /// Whether it has a terminal.
+    #[serde(default)]
+    pub(crate) terminal: bool,
+    /// How it was started.
+    pub(crate) config: Config,
+}
+
+/// How a process was started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Config {
+    /// Program.
+    pub(crate) cmd: String,
+    /// Arguments.
+    #[serde(default)]
+    pub(crate) args: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct List {
+    processes: Vec<Running>,
+}
+
+/// What was started in a sandbox and runs.
+pub(crate) async fn list(client: &Client, id: &SandboxId) -> Result<Vec<Running>, CliError> {
+    let list: List = client.post(&agent_path(id, "List"), &json!({})).await?;
+    Ok(list.processes)
+}
+
+/// Tells a process a signal, by its number.
+pub(crate) async fn signal(client: &Client, id: &SandboxId, pid: u32, number: i32) -> Result<(), CliError> {
+    let asked = json!({ "process": { "pid": pid }, "signal": number });
+    client.post::<_, serde_json::Value>(&agent_path(id, "SendSignal"), &asked).await.map(drop)
+}
+
+/// Gives its terminal another size.
+pub(crate) async fn resize(
+    client: &Client,
+    id: &SandboxId,
+    pid: u32,
+    size: (u16, u16),
+) -> Result<(), CliError> {
+    let asked = json!({ "process": { "pid": pid }, "pty": window(size) });
+    client.post::<_, serde_json::Value>(&agent_path(id, "Update"), &asked).await.map(drop)
+}
+
+fn window((columns, rows): (u16, u16)) -> serde_json::Value {
+    json!({ "size": { "cols": columns, "rows": rows } })
+}
+
 /// Sends standard input to a running command until `input` ends, then ends its input too.
-pub(crate) async fn feed<R>(client: &Client, id: &SandboxId, pid: u32, input: R) -> Result<(), CliError>
+pub(crate) async fn feed<R>(
+    client: &Client,
+    id: &SandboxId,
+    pid: u32,
+    to_terminal: bool,
+    input: R,
+) -> Result<(), CliError>
 where
     R: AsyncRead + Send + Unpin + 'static,
 {
+    let kind = if to_terminal { "pty" } else { "stdin" };
     let selector = json!({ "pid": pid });
     let start = json!({ "start": { "process": selector } });
-    let pieces = stream::unfold(input, |mut input| async move {
+    let pieces = stream::unfold(input, move |mut input| async move {
         let mut piece = vec![0; INPUT_PIECE];
         let n = input.read(&mut piece).await.unwrap_or(0);
-        let data = json!({ "data": { "input": { "stdin": STANDARD.encode(&piece[..n]) } } });
+        let data = json!({ "data": { "input": { kind: STANDARD.encode(&piece[..n]) } } });
         (n > 0).then(|| (message(&data), input))
     });
     let body = client::streamed(stream::iter([message(&start)]).chain(pieces).map(Ok));
@@ -248,6 +344,7 @@ struct Start {
 struct Data {
     stdout: Option<String>,
     stderr: Option<String>,
+    pty: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

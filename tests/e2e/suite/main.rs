@@ -26,6 +26,7 @@ mod eval;
 mod exec;
 mod hygiene;
 mod identity;
+mod inside;
 mod jail;
 mod life;
 mod limits;

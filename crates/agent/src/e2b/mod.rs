@@ -11,6 +11,7 @@ pub(crate) mod filesystem;
 pub(crate) mod metrics;
 pub(crate) mod process;
 mod query;
+pub(crate) mod tar;
 pub(crate) mod upload;
 pub(crate) mod watch;
 

@@ -121,6 +121,8 @@ struct Listed {
     pid: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     tag: Option<String>,
+    /// Whether it has a terminal; ours.
+    terminal: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -197,6 +199,7 @@ async fn list(agent: &Agent, request: Request<Incoming>) -> Result<List, Connect
             },
             pid: session.pid,
             tag: session.spec.tag.clone(),
+            terminal: session.spec.terminal.is_some(),
         }
     };
     Ok(List { processes: agent.sessions.running().into_iter().map(listed).collect() })
@@ -221,7 +224,10 @@ async fn send_signal(agent: &Agent, request: Request<Incoming>) -> Result<Empty,
         SignalName::Name(name) if name == "SIGNAL_SIGKILL" => session.kill_tree(),
         SignalName::Number(libc::SIGKILL) => session.kill_tree(),
         SignalName::Name(name) if name == "SIGNAL_SIGTERM" => session.signal(Signal::SIGTERM),
-        SignalName::Number(libc::SIGTERM) => session.signal(Signal::SIGTERM),
+        // Beyond what E2B's service has: any signal, by its number.
+        SignalName::Number(number) if Signal::try_from(number).is_ok() => {
+            session.signal(Signal::try_from(number).unwrap_or(Signal::SIGTERM));
+        }
         other => return Err(ConnectError::invalid(format!("signal {other:?} cannot be sent"))),
     }
     Ok(Empty {})

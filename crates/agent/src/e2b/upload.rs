@@ -99,7 +99,7 @@ fn name_of(part: &Field<'_>) -> Option<String> {
     part.file_name().filter(|name| !name.is_empty()).map(|name| name.replace("%22", "\""))
 }
 
-fn data_of(body: Incoming) -> impl Stream<Item = io::Result<Bytes>> + Unpin + Send {
+pub(super) fn data_of(body: Incoming) -> impl Stream<Item = io::Result<Bytes>> + Unpin + Send {
     body.into_data_stream().map(|piece| piece.map_err(io::Error::other))
 }
 
@@ -124,13 +124,16 @@ async fn write_one(
     Ok(json!({ "name": name, "path": path.to_string_lossy(), "type": "file" }))
 }
 
-enum Piece {
+pub(super) enum Piece {
     Data(Bytes),
     End,
 }
 
 /// Whether all of it came and was taken.
-async fn send(mut data: impl Stream<Item = io::Result<Bytes>> + Unpin, chunks: &mpsc::Sender<Piece>) -> bool {
+pub(super) async fn send(
+    mut data: impl Stream<Item = io::Result<Bytes>> + Unpin,
+    chunks: &mpsc::Sender<Piece>,
+) -> bool {
     while let Some(piece) = data.next().await {
         let Ok(piece) = piece else { return false };
         if chunks.send(Piece::Data(piece)).await.is_err() {
@@ -141,7 +144,7 @@ async fn send(mut data: impl Stream<Item = io::Result<Bytes>> + Unpin, chunks: &
 }
 
 fn write_aside(path: &Path, user: &User, chunks: mpsc::Receiver<Piece>, compressed: bool) -> io::Result<()> {
-    let incoming = Chunks { chunks, piece: Bytes::new(), ended: false };
+    let incoming = Chunks::new(chunks);
     let content: Box<dyn Read> =
         if compressed { Box::new(MultiGzDecoder::new(incoming)) } else { Box::new(incoming) };
     // The file that a link leads to is the one that is written.
@@ -185,10 +188,16 @@ fn pour(mut content: Box<dyn Read>, mut file: &File) -> io::Result<()> {
 }
 
 /// What comes from the network, to be read where one may wait.
-struct Chunks {
+pub(super) struct Chunks {
     chunks: mpsc::Receiver<Piece>,
     piece: Bytes,
     ended: bool,
+}
+
+impl Chunks {
+    pub(super) fn new(chunks: mpsc::Receiver<Piece>) -> Self {
+        Self { chunks, piece: Bytes::new(), ended: false }
+    }
 }
 
 impl Read for Chunks {
@@ -207,20 +216,20 @@ impl Read for Chunks {
 }
 
 /// A file under a name of its own, gone unless renamed.
-struct Aside {
-    path: PathBuf,
-    file: File,
+pub(super) struct Aside {
+    pub(super) path: PathBuf,
+    pub(super) file: File,
     renamed: bool,
 }
 
 impl Aside {
-    fn create(folder: &Path) -> io::Result<Self> {
+    pub(super) fn create(folder: &Path) -> io::Result<Self> {
         let path = folder.join(format!(".forkd-{:016x}", rand::random::<u64>()));
         let file = OpenOptions::new().write(true).create_new(true).open(&path)?;
         Ok(Self { path, file, renamed: false })
     }
 
-    fn rename(mut self, target: &Path) -> io::Result<()> {
+    pub(super) fn rename(mut self, target: &Path) -> io::Result<()> {
         fs::rename(&self.path, target)?;
         self.renamed = true;
         Ok(())

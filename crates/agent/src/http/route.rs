@@ -10,12 +10,14 @@ use super::body::{Body, Response};
 use super::verbs;
 use crate::agent::Agent;
 use crate::contexts;
-use crate::e2b::{self, facts, files, filesystem, metrics, process, upload};
+use crate::e2b::{self, facts, files, filesystem, metrics, process, tar, upload};
 
 pub(super) async fn route(agent: Rc<Agent>, request: Request<Incoming>) -> Response {
     let path = request.uri().path().to_owned();
     match (request.method(), path.as_str()) {
         (&Method::GET, guest::PATH_HEALTH) => verbs::health(&agent).await,
+        (&Method::GET, guest::PATH_TAR) => tar::pack(&agent, request).await,
+        (&Method::POST, guest::PATH_TAR) => tar::unpack(&agent, request).await,
         (&Method::POST, verb) if verb.starts_with("/forkd/") => verbs::answer(agent, verb, request).await,
         (&Method::GET, "/health") => {
             let mut response = Response::new(Body::empty());

@@ -1,9 +1,11 @@
 //! `forkd exec`.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use base64::Engine as _;
+use forkd_protocol::error::ErrorClass;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{ExecRequest, ExecResponse};
 use tokio::io::AsyncReadExt;
@@ -12,9 +14,10 @@ use crate::client::Client;
 use crate::context::Context;
 use crate::error::{CliError, EXIT_TIMED_OUT};
 use crate::parse::{self, KeyValue};
-use crate::process::{self, Ending, Event, Process, Spec};
-use crate::signals;
+use crate::process::{Ending, Event, Process, Spec};
+use crate::session::{self, Left, Wiring};
 use crate::ui::Ui;
+use crate::{signals, terminal};
 
 /// What `--json` passes as standard input at most, since it goes in one piece.
 const INPUT_WHOLE: u64 = 8 << 20;
@@ -22,13 +25,18 @@ const INPUT_WHOLE: u64 = 8 << 20;
 /// Run a command in a sandbox.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  forkd exec sb-6a2f-0001 -- sh -c 'ls -l /; exit 3'\n  tar c . | forkd exec sb-6a2f-0001 -- tar x -C /srv\n\n\
-                  Standard input is passed on where it is not a terminal; with --json it is read to its end first.\n\
+    after_help = "Example:\n  forkd exec sb-6a2f-0001 -- sh -c 'ls -l /; exit 3'\n  forkd exec -t sb-6a2f-0001 -- top\n  \
+                  tar c . | forkd exec sb-6a2f-0001 -- tar x -C /srv\n\n\
+                  Standard input is passed on where it is not a terminal, or with -t or -i; with --json it is read to its\n\
+                  end first. Signals are passed on; told twice to end, forkd ends itself and the command with it.\n\
                   The exit code is the command's."
 )]
 pub(crate) struct Args {
     /// Sandbox
     id: SandboxId,
+    /// Start the command, print its process id and leave it running
+    #[arg(short, long, conflicts_with_all = ["tty", "interactive"])]
+    detach: bool,
     #[command(flatten)]
     how: How,
 }
@@ -39,6 +47,9 @@ pub(crate) struct How {
     /// Pass standard input on though it is a terminal
     #[arg(short, long)]
     interactive: bool,
+    /// Give the command a terminal: this one, where there is one
+    #[arg(short, long)]
+    tty: bool,
     /// Kill the command and everything it started after this long
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     timeout: Option<u64>,
@@ -48,23 +59,42 @@ pub(crate) struct How {
     /// Working directory
     #[arg(long, value_name = "DIR")]
     cwd: Option<String>,
-    /// User
-    #[arg(long, value_name = "NAME", default_value = "root")]
-    user: String,
+    /// User (default: the image's, else root)
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
     /// Program and arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
 impl How {
+    /// A command with a terminal.
+    pub(super) fn in_terminal<const N: usize>(user: Option<String>, command: [&str; N]) -> Self {
+        Self {
+            interactive: false,
+            tty: true,
+            timeout: None,
+            env: Vec::new(),
+            cwd: None,
+            user,
+            command: command.map(str::to_owned).to_vec(),
+        }
+    }
+
     fn passes_stdin(&self) -> bool {
-        self.interactive || !std::io::stdin().is_terminal()
+        self.interactive || self.tty || !std::io::stdin().is_terminal()
     }
 }
 
 pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
     let outcome = async {
         let client = context.client().await?;
+        if args.how.command.is_empty() {
+            return Err(CliError::usage("a command is needed after --"));
+        }
+        if args.detach {
+            return detach(&client, &context.ui, &args.id, args.how).await;
+        }
         exec(&client, &context.ui, &args.id, args.how).await
     };
     outcome.await.map_err(CliError::around_command)
@@ -77,29 +107,36 @@ pub(crate) async fn exec(client: &Client, ui: &Ui, id: &SandboxId, how: How) -> 
 
 async fn streamed(client: &Client, ui: &Ui, id: &SandboxId, how: How) -> Result<u8, CliError> {
     let spec = spec(how);
+    let process = Process::start(client, id, &spec).await?;
+    let wiring = Wiring { stdin: spec.stdin, terminal: spec.terminal.is_some(), lasting: false };
+    exit_code_of(session::connect(client, ui, id, process, wiring).await?)
+}
+
+/// A command that was left running.
+#[derive(Debug, serde::Serialize)]
+struct Detached {
+    pid: u32,
+}
+
+async fn detach(client: &Client, ui: &Ui, id: &SandboxId, how: How) -> Result<u8, CliError> {
+    let spec = Spec { stdin: false, lasting: true, ..spec(how) };
     let mut process = Process::start(client, id, &spec).await?;
-    let mut feeding = None;
-    while let Some(event) = process.next().await? {
-        let written = match event {
-            Event::Started { pid } => {
-                if spec.stdin {
-                    let (client, id) = (client.clone(), id.clone());
-                    let feed = async move { process::feed(&client, &id, pid, tokio::io::stdin()).await };
-                    feeding = Some(tokio::spawn(feed));
-                }
-                Ok(())
-            }
-            Event::Stdout(bytes) => ui.raw_out(&bytes),
-            Event::Stderr(bytes) => ui.raw_err(&bytes),
-        };
-        // Nobody reads any more: leaving ends the command, as a broken pipe would.
-        written.map_err(|e| CliError::io("writing the command's output", e))?;
+    match process.next().await? {
+        Some(Event::Started { pid }) => {
+            ui.show(&Detached { pid }, |started| started.pid.to_string());
+            Ok(0)
+        }
+        _ => Err(CliError::local(ErrorClass::GuestFault, "the agent did not say which process it started")),
     }
-    // Input that the command did not want is no failure.
-    if let Some(task) = feeding {
-        task.abort();
-    }
-    Ok(exit_code(process.ending()?))
+}
+
+/// What this process exits with.
+pub(super) fn exit_code_of(left: Left) -> Result<u8, CliError> {
+    Ok(match left {
+        Left::Ended(ending) => exit_code(ending),
+        Left::Running => 0,
+        Left::Interrupted => 130,
+    })
 }
 
 /// With `--json` the command runs to its end first, and the API's own answer is printed.
@@ -110,7 +147,7 @@ async fn whole(client: &Client, ui: &Ui, id: &SandboxId, how: How) -> Result<u8,
         timeout_secs: how.timeout.unwrap_or(0),
         env: how.env.into_iter().map(KeyValue::into_pair).collect(),
         cwd: how.cwd,
-        user: Some(how.user),
+        user: how.user,
         stdin_base64,
     };
     let answer: ExecResponse = client.post(&format!("/v1/sandboxes/{id}/exec"), &request).await?;
@@ -131,10 +168,17 @@ async fn read_stdin() -> Result<String, CliError> {
 }
 
 fn spec(how: How) -> Spec {
+    let mut env: BTreeMap<String, String> = how.env.iter().cloned().map(KeyValue::into_pair).collect();
+    if how.tty {
+        let term = std::env::var("TERM").unwrap_or_else(|_| "xterm-256color".to_owned());
+        env.entry("TERM".to_owned()).or_insert(term);
+    }
     Spec {
         stdin: how.passes_stdin(),
+        terminal: how.tty.then(terminal::size),
+        lasting: false,
         args: how.command,
-        env: how.env.into_iter().map(KeyValue::into_pair).collect(),
+        env,
         cwd: how.cwd,
         user: how.user,
         timeout: how.timeout.map(Duration::from_secs),

@@ -1,5 +1,6 @@
 //! One file per verb: its arguments (`Args`) and what it does (`run`). This one only lists them.
 
+mod attach;
 mod bench;
 mod bench_branch;
 mod bench_chain;
@@ -7,6 +8,7 @@ mod bench_churn;
 pub(crate) mod branch;
 mod cleanup;
 mod completions;
+mod cp;
 mod doctor;
 mod doctor_jail;
 mod eval;
@@ -26,6 +28,7 @@ mod pack;
 mod pause;
 mod ping;
 mod port_forward;
+mod ps;
 mod pull;
 mod push;
 mod quickstart;
@@ -33,6 +36,7 @@ mod removal;
 mod rmi;
 mod run;
 mod serve;
+mod shell;
 mod snapshot;
 mod snapshot_compact;
 mod snapshot_diff;
@@ -62,6 +66,14 @@ pub(crate) enum Command {
     Fork(fork::Args),
     /// Run a command in a sandbox
     Exec(exec::Args),
+    /// Open a shell in a sandbox
+    Shell(shell::Args),
+    /// List what was started in a sandbox and runs
+    Ps(ps::Args),
+    /// Attach to a process that runs in a sandbox
+    Attach(attach::Args),
+    /// Copy files and folders into a sandbox or out of it
+    Cp(cp::Args),
     /// Evaluate in the warm interpreter of a sandbox
     Eval(eval::Args),
     /// Run a command in a fresh sandbox of an image
@@ -137,6 +149,10 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::FromImage(args) => from_image::run(args, context).await,
         Command::Fork(args) => fork::run(args, context).await,
         Command::Exec(args) => exec::run(args, context).await,
+        Command::Shell(args) => shell::run(args, context).await,
+        Command::Ps(args) => ps::run(args, context).await,
+        Command::Attach(args) => attach::run(args, context).await,
+        Command::Cp(args) => cp::run(args, context).await,
         Command::Eval(args) => eval::run(args, context).await,
         Command::Run(args) => run::run(args, context).await,
         Command::Ls(args) => ls::run(args, context).await,

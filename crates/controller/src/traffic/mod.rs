@@ -3,6 +3,7 @@
 //! ```text
 //!   target   which sandbox and port a request is for: two headers on one origin, or a host name `<port>-<id>.<domain>`
 //!   signed   or a file's address that was signed with a sandbox's token and names none
+//!            or a call of the agent with a sandbox's token
 //!   gone     the answer where there is no such sandbox, or nothing listens
 //! ```
 //!
@@ -38,7 +39,7 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub(crate) async fn divert(State(engine): State<Engine>, mut request: Request, next: Next) -> Response {
     let target = match Target::of(&request) {
         Ok(Some(target)) => target,
-        Ok(None) => match signed::find(&engine, request.uri()) {
+        Ok(None) => match signed::find(&engine, request.uri()).or_else(|| by_token(&engine, &request)) {
             Some(target) => target,
             None => return next.run(request).await,
         },
@@ -46,6 +47,17 @@ pub(crate) async fn divert(State(engine): State<Engine>, mut request: Request, n
     };
     signed::verify(&engine, &target, &mut request);
     serve(&engine, &target, request).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// The sandbox whose token a call of the agent carries: clients of some age name none once they have connected to it
+/// anew.
+fn by_token(engine: &Engine, request: &Request) -> Option<Target> {
+    let path = request.uri().path();
+    let of_agent = ["/process.Process/", "/filesystem.Filesystem/", "/files"];
+    let given = request.headers().get(ACCESS_TOKEN)?.to_str().ok()?;
+    let its = |access: &Access| !access.open && access.admits(Some(given));
+    let (id, _) = engine.accesses().into_iter().find(|(_, access)| its(access))?;
+    of_agent.iter().any(|start| path.starts_with(start)).then_some(Target { id, port: AGENT })
 }
 
 async fn serve(engine: &Engine, target: &Target, mut request: Request) -> Result<Response, Gone> {
