@@ -10,7 +10,7 @@ use std::path::Path;
 use common::Agent;
 
 fn url(path: &Path) -> String {
-    format!("/forkd/v1/tar?path={}&username=root", path.display())
+    format!("/tar?path={}&username=root", path.display())
 }
 
 fn entry(archive: &mut tar::Builder<Vec<u8>>, kind: tar::EntryType, name: &str, link: &str, content: &[u8]) {

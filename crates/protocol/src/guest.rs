@@ -35,8 +35,8 @@ pub const PATH_EXEC: &str = "/forkd/v1/exec";
 pub const PATH_FREEZE: &str = "/forkd/v1/freeze";
 /// `POST` (empty object): empty object.
 pub const PATH_THAW: &str = "/forkd/v1/thaw";
-/// `GET ?path=&username=`: an archive of what lies there. `POST`: unpacks one below a folder.
-pub const PATH_TAR: &str = "/forkd/v1/tar";
+/// Beside the sandbox API, as the host's callers use it: `GET ?path=&username=`: an archive of what lies there. `POST`: unpacks one below a folder.
+pub const PATH_TAR: &str = "/tar";
 /// `POST` [`Identity`]: [`Identified`].
 pub const PATH_IDENTITY: &str = "/forkd/v1/identity";
 

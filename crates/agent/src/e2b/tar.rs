@@ -1,4 +1,4 @@
-//! `/forkd/v1/tar`: folders as archives, both ways, without any program of the image.
+//! `/tar`: folders as archives, both ways, without any program of the image.
 //!
 //! Files, folders and links; what is none of them (sockets, devices) is left out on the way out and refused on the way in.
 
