@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::error::{BoxError, CliError};
+use crate::tls::{self, Encryption};
 
 /// Longest JSON answer that is read.
 const MAX_ANSWER: usize = 256 << 20;
@@ -30,7 +31,15 @@ type Sender = hyper::client::conn::http1::SendRequest<Body>;
 /// Where a controller is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Endpoint {
-    Tcp { authority: String, prefix: String },
+    Tcp {
+        authority: String,
+        prefix: String,
+    },
+    /// The same over TLS.
+    Tls {
+        authority: String,
+        prefix: String,
+    },
     Unix(String),
 }
 
@@ -39,20 +48,23 @@ enum Endpoint {
 pub(crate) struct Client {
     endpoint: Endpoint,
     token: Option<String>,
+    tls: Option<Encryption>,
 }
 
 impl Client {
-    /// `url` is `http://HOST[:PORT][/PREFIX]` or `unix:/PATH`. The token comes from `FORKD_TOKEN` alone, so
-    /// that it never shows in a list of processes.
+    /// `url` is `http[s]://HOST[:PORT][/PREFIX]` or `unix:/PATH`. The token comes from `FORKD_TOKEN`, or the file
+    /// that `FORKD_TOKEN_FILE` names, so that it never shows in a list of processes.
     pub(crate) fn new(url: &str) -> Result<Self, CliError> {
-        let token = std::env::var("FORKD_TOKEN").ok().filter(|t| !t.is_empty());
-        Ok(Self { endpoint: parse_endpoint(url)?, token })
+        let endpoint = parse_endpoint(url)?;
+        let tls = matches!(endpoint, Endpoint::Tls { .. }).then(tls::encryption).transpose()?;
+        Ok(Self { endpoint, token: token()?, tls })
     }
 
     /// The controller as text, for messages.
     pub(crate) fn endpoint(&self) -> String {
         match &self.endpoint {
             Endpoint::Tcp { authority, prefix } => format!("http://{authority}{prefix}"),
+            Endpoint::Tls { authority, prefix } => format!("https://{authority}{prefix}"),
             Endpoint::Unix(path) => format!("unix:{path}"),
         }
     }
@@ -93,7 +105,9 @@ impl Client {
     /// Begins a request to `path`.
     pub(crate) fn request(&self, method: Method, path: &str) -> http::request::Builder {
         let (host, uri) = match &self.endpoint {
-            Endpoint::Tcp { authority, prefix } => (authority.as_str(), format!("{prefix}{path}")),
+            Endpoint::Tcp { authority, prefix } | Endpoint::Tls { authority, prefix } => {
+                (authority.as_str(), format!("{prefix}{path}"))
+            }
             Endpoint::Unix(_) => ("localhost", path.to_owned()),
         };
         let request = Request::builder().method(method).uri(uri).header(header::HOST, host);
@@ -156,10 +170,12 @@ impl Client {
 
     async fn open(&self) -> Result<Sender, BoxError> {
         match &self.endpoint {
-            Endpoint::Tcp { authority, .. } => {
-                let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(authority)).await??;
-                stream.set_nodelay(true)?;
-                shake_hands(stream).await
+            Endpoint::Tcp { authority, .. } => shake_hands(connect(authority).await?).await,
+            Endpoint::Tls { authority, .. } => {
+                let stream = connect(authority).await?;
+                let tls = self.tls.as_ref().ok_or("no TLS was set up")?;
+                let encrypted = tls.of(authority, stream);
+                shake_hands(tokio::time::timeout(CONNECT_TIMEOUT, encrypted).await??).await
             }
             Endpoint::Unix(path) => shake_hands(UnixStream::connect(path).await?).await,
         }
@@ -168,6 +184,23 @@ impl Client {
     fn unreachable(&self, source: BoxError) -> CliError {
         CliError::Unreachable { endpoint: self.endpoint(), source }
     }
+}
+
+async fn connect(authority: &str) -> Result<TcpStream, BoxError> {
+    let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(authority)).await??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn token() -> Result<Option<String>, CliError> {
+    let told = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
+    if let Some(token) = told("FORKD_TOKEN") {
+        return Ok(Some(token));
+    }
+    let Some(path) = told("FORKD_TOKEN_FILE") else { return Ok(None) };
+    let text = std::fs::read_to_string(&path)
+        .map_err(|e| CliError::io(format!("reading the token {path} (FORKD_TOKEN_FILE)"), e))?;
+    Ok(Some(text.trim().to_owned()))
 }
 
 async fn shake_hands<S>(stream: S) -> Result<Sender, BoxError>
@@ -227,17 +260,21 @@ fn parse_endpoint(url: &str) -> Result<Endpoint, CliError> {
             Err(bad("a Unix socket is written unix:/PATH"))
         };
     }
-    if url.starts_with("https:") {
-        return Err(bad("https is not spoken here; reach it over a tunnel or a Unix socket"));
-    }
-    let rest = url.strip_prefix("http://").ok_or_else(|| bad("it begins with http:// or unix:"))?;
+    let (rest, encrypted, port) = if let Some(rest) = url.strip_prefix("https://") {
+        (rest, true, 443)
+    } else {
+        let rest = url.strip_prefix("http://");
+        (rest.ok_or_else(|| bad("it begins with http://, https:// or unix:"))?, false, 80)
+    };
     let (authority, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let parsed: http::uri::Authority = authority.parse().map_err(|_| bad("the host is not one"))?;
     if authority.is_empty() || authority.contains('@') {
         return Err(bad("the host is missing or names a user"));
     }
-    let authority = if parsed.port().is_some() { authority.to_owned() } else { format!("{authority}:80") };
-    Ok(Endpoint::Tcp { authority, prefix: prefix.trim_end_matches('/').to_owned() })
+    let authority =
+        if parsed.port().is_some() { authority.to_owned() } else { format!("{authority}:{port}") };
+    let prefix = prefix.trim_end_matches('/').to_owned();
+    Ok(if encrypted { Endpoint::Tls { authority, prefix } } else { Endpoint::Tcp { authority, prefix } })
 }
 
 #[cfg(test)]
@@ -255,7 +292,7 @@ mod tests {
         assert_eq!(parse_endpoint("http://host").unwrap(), tcp("host:80", ""));
         assert_eq!(parse_endpoint("unix:/run/f.sock").unwrap(), Endpoint::Unix("/run/f.sock".into()));
         assert_eq!(parse_endpoint("unix:///run/f.sock").unwrap(), Endpoint::Unix("/run/f.sock".into()));
-        for bad in ["", "host:1", "https://x", "http://", "http://u@h", "unix:rel", "http://a b"] {
+        for bad in ["", "host:1", "https://", "http://", "http://u@h", "unix:rel", "http://a b"] {
             assert!(parse_endpoint(bad).is_err(), "{bad:?}");
         }
     }

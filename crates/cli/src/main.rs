@@ -20,6 +20,7 @@ mod session;
 mod signals;
 mod sse;
 mod terminal;
+mod tls;
 mod travel;
 mod ui;
 mod upload;

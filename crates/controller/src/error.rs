@@ -17,7 +17,8 @@ use forkd_engine::EngineError;
 use forkd_protocol::error::ErrorClass;
 use forkd_protocol::names::NameError;
 use forkd_protocol::rest::{ErrorBody, ErrorEvent};
-use http::StatusCode;
+use forkd_store::StoreError;
+use http::{HeaderValue, StatusCode, header};
 
 /// Code of a failure for want of disk space.
 const NO_SPACE: &str = "no_space";
@@ -27,6 +28,8 @@ const NO_SPACE: &str = "no_space";
 pub(crate) struct ApiError {
     status: StatusCode,
     body: ErrorBody,
+    /// Seconds after which it may be asked again.
+    retry_after: Option<u64>,
 }
 
 /// The status of a class of failures; `code` tells a full disk from other wants.
@@ -46,12 +49,37 @@ pub fn status_of(class: ErrorClass, code: &str) -> StatusCode {
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &str, error: impl Into<String>) -> Self {
         let body = ErrorBody { error: error.into(), code: code.to_owned(), failures: Vec::new() };
-        Self { status, body }
+        Self { status, body, retry_after: None }
+    }
+
+    /// With a time after which to ask again, seconds.
+    pub(crate) fn retry_after(self, seconds: u64) -> Self {
+        Self { retry_after: Some(seconds), ..self }
+    }
+
+    /// Nobody is known by what was sent.
+    pub(crate) fn unauthorized(error: &str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "unauthorized", error)
+    }
+
+    /// What is named is not there, or not for this caller.
+    pub(crate) fn not_found(error: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", error)
+    }
+
+    /// The status it is answered with.
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
     }
 
     /// A request that is wrong.
     pub(crate) fn bad_request(error: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", error)
+    }
+
+    /// What it says.
+    pub(crate) fn text(&self) -> &str {
+        &self.body.error
     }
 
     /// As the last event of a stream, whose status line is long gone.
@@ -79,13 +107,27 @@ impl IntoResponse for ApiError {
                 "request failed"
             );
         }
-        (self.status, Json(self.body)).into_response()
+        let mut response = (self.status, Json(self.body)).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"forkd\""));
+        }
+        response
     }
 }
 
 impl From<EngineError> for ApiError {
     fn from(e: EngineError) -> Self {
-        Self { status: status_of(e.class(), e.code()), body: e.body() }
+        Self { status: status_of(e.class(), e.code()), body: e.body(), retry_after: None }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(e: StoreError) -> Self {
+        EngineError::from(e).into()
     }
 }
 

@@ -2,7 +2,10 @@
 //! the answer together; what a failure means to a client is decided in [`error`] alone.
 //!
 //! ```text
-//!   listen    loopback or Unix socket, graceful end
+//!   listen    loopback, Unix socket, or TLS; graceful end
+//!   access/   who may do what: tokens, scopes, tenants, quotas
+//!   audit/    what was done, by whom, in a chain of hashes
+//!   service   the engine and what stands around it
 //!   router    all routes, limits, the OpenAPI document
 //!   extract   bodies, queries and names out of requests; refusals in the API's own shape
 //!   routes/   one file per noun
@@ -13,18 +16,28 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
+mod audit;
+mod claims;
+mod clock;
 mod drain;
 mod e2b;
 mod error;
 mod extract;
+mod list;
 mod listen;
 mod proxy;
 mod router;
 mod routes;
+mod service;
+mod tls;
 mod traffic;
 mod upload;
 
+pub use access::{ChosenToken, Hosts, WeakToken};
 pub use drain::{Drain, Leave};
 pub use error::status_of;
-pub use listen::{Bound, Listen, ListenParseError, ServeError};
-pub use router::{openapi, router};
+pub use listen::{Bound, Doors, Listen, ListenParseError, ServeError};
+pub use router::openapi;
+pub use service::{OpenServiceError, Service, ServiceOptions};
+pub use tls::{TlsError, TlsFiles};

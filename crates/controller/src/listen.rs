@@ -9,13 +9,17 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use axum::Router;
-use axum::serve::{Listener, ListenerExt};
+use axum::extract::connect_info::Connected;
+use axum::serve::{IncomingStream, Listener};
 use forkd_engine::Engine;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::access::Peer;
 use crate::drain::{self, Drain, Gate, Leave};
+use crate::service::Service;
+use crate::tls::{TlsError, TlsFiles, TlsListenError, TlsListener};
 
 /// How long the answers of calls that have ended may take to be sent.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -23,7 +27,7 @@ const FLUSH: Duration = Duration::from_secs(1);
 /// An address to listen at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// A loopback address.
+    /// An address; one that is not loopback needs TLS and a token.
     Tcp(SocketAddr),
     /// A Unix socket, for its owner alone.
     Unix(PathBuf),
@@ -33,6 +37,16 @@ pub enum Listen {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no address to listen at: write 127.0.0.1:8889, [::1]:8889 or unix:/PATH")]
 pub struct ListenParseError(String);
+
+impl Listen {
+    /// Whether only this computer reaches it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
 
 impl FromStr for Listen {
     type Err = ListenParseError;
@@ -51,15 +65,20 @@ impl FromStr for Listen {
 /// Why a controller does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The address can be reached from elsewhere. Use loopback or a Unix socket, and a tunnel to it.
+    /// The address can be reached from elsewhere, and something is missing for that.
     #[error(
         "{address} can be reached from other computers, and whoever reaches the API controls this host; \
-         without TLS and tokens it listens on loopback (127.0.0.1, ::1) or a Unix socket only"
+         what is missing: {}", missing.join("; ")
     )]
     Refused {
         /// The address.
         address: SocketAddr,
+        /// What is missing, and how to get it.
+        missing: Vec<&'static str>,
     },
+    /// Certificate or key are of no use.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Another program listens there. End it or choose another address.
     #[error("another program listens at {at}")]
     Taken {
@@ -76,59 +95,207 @@ pub enum ServeError {
     },
 }
 
-/// A place where clients can already connect; they are answered once it serves.
-#[derive(Debug)]
-pub enum Bound {
-    /// A loopback address.
-    Tcp(TcpListener),
-    /// A Unix socket and where it lies.
-    Unix(UnixListener, PathBuf),
+/// All places to listen at, and what is there to listen safely.
+#[derive(Debug, Clone, Default)]
+pub struct Doors {
+    /// The places.
+    pub listen: Vec<Listen>,
+    /// Certificate and key for those that other computers reach.
+    pub tls: Option<TlsFiles>,
+    /// Whether there is a token that is good.
+    pub has_token: bool,
 }
 
-impl Listen {
-    /// Takes the address, so that nothing else is done where it cannot be had.
-    pub async fn bind(&self) -> Result<Bound, ServeError> {
-        match self {
-            Self::Tcp(address) if !address.ip().is_loopback() => {
-                Err(ServeError::Refused { address: *address })
+/// Places where clients can already connect; they are answered once it serves.
+#[derive(Debug)]
+pub struct Bound(Vec<Door>);
+
+#[derive(Debug)]
+enum Door {
+    /// A loopback address.
+    Loopback(LoopbackListener),
+    /// An address that other computers reach.
+    Tls(TlsListener),
+    /// A Unix socket and where it lies.
+    Unix(OwnerListener, PathBuf),
+}
+
+const NO_TLS: &str = "TLS: give --tls-cert and --tls-key (PEM files)";
+const NO_TOKEN: &str = "a token: make one with `forkd token create --scope admin` (the controller may listen on \
+                        loopback meanwhile), or give --token-file";
+
+impl Doors {
+    /// Takes the addresses, so that nothing else is done where one cannot be had.
+    ///
+    /// # Errors
+    /// One can be reached from other computers and there is no TLS or no token; or it is taken.
+    pub async fn bind(self) -> Result<Bound, ServeError> {
+        let mut doors = Vec::new();
+        for listen in &self.listen {
+            doors.push(self.open(listen).await?);
+        }
+        Ok(Bound(doors))
+    }
+
+    async fn open(&self, listen: &Listen) -> Result<Door, ServeError> {
+        match listen {
+            Listen::Tcp(address) if address.ip().is_loopback() => {
+                Ok(Door::Loopback(LoopbackListener(bind_tcp(address).await?)))
             }
-            Self::Tcp(address) => {
-                let bound = TcpListener::bind(address).await;
-                bound.map(Bound::Tcp).map_err(|e| bind_error(address.to_string(), e))
+            Listen::Tcp(address) => {
+                let mut missing = Vec::new();
+                missing.extend(self.tls.is_none().then_some(NO_TLS));
+                missing.extend((!self.has_token).then_some(NO_TOKEN));
+                match &self.tls {
+                    Some(files) if missing.is_empty() => {
+                        let listener = TlsListener::new(bind_tcp(address).await?, files.clone());
+                        listener.map(Door::Tls).map_err(|e| match e {
+                            TlsListenError::Tls(e) => e.into(),
+                            TlsListenError::Address(source) => {
+                                ServeError::Io { what: "read an address".to_owned(), source }
+                            }
+                        })
+                    }
+                    _ => Err(ServeError::Refused { address: *address, missing }),
+                }
             }
-            Self::Unix(path) => Ok(Bound::Unix(bind_unix(path).await?, path.clone())),
+            Listen::Unix(path) => Ok(Door::Unix(OwnerListener(bind_unix(path).await?), path.clone())),
         }
     }
 }
 
 impl Bound {
+    /// Listens on a Unix socket besides.
+    ///
+    /// # Errors
+    /// Something else lies there.
+    pub async fn and_unix(mut self, path: PathBuf) -> Result<Self, ServeError> {
+        let same = |door: &Door| matches!(door, Door::Unix(_, at) if *at == path);
+        if !self.0.iter().any(same) {
+            self.0.push(Door::Unix(OwnerListener(bind_unix(&path).await?), path));
+        }
+        Ok(self)
+    }
+
+    /// The addresses that were taken, in their order; sockets have none.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        let address = |door: &Door| match door {
+            Door::Loopback(listener) => listener.0.local_addr().ok(),
+            Door::Tls(listener) => match Listener::local_addr(listener) {
+                Ok(Peer::Tls(address)) => Some(address),
+                _ => None,
+            },
+            Door::Unix(..) => None,
+        };
+        self.0.iter().filter_map(address).collect()
+    }
+
     /// Serves until SIGTERM or SIGINT, then ends as `drain` says.
-    pub async fn serve(self, engine: Engine, drain: Drain) -> Result<(), ServeError> {
+    pub async fn serve(self, service: Service, drain: Drain) -> Result<(), ServeError> {
         let gate = Gate::default();
-        let router = crate::router(engine.clone());
-        let router = router.layer(axum::middleware::from_fn_with_state(gate.clone(), drain::gate));
+        let gated = axum::middleware::from_fn_with_state(gate.clone(), drain::gate);
+        let router = service.router().layer(gated);
         let stop = stop_signal(gate, drain.within)?;
+        let serving = self.0.into_iter().map(|door| door.serve(router.clone(), stop.clone()));
+        let served: Result<Vec<()>, ServeError> = futures::future::try_join_all(serving).await;
+        service.audit().settle().await;
+        match drain.leave {
+            Leave::Sandboxes => tracing::info!("controller ended; sandboxes run on"),
+            Leave::Nothing => end_all(service.engine()).await,
+        }
+        service.engine().shutdown();
+        served.map(drop)
+    }
+}
+
+impl Door {
+    async fn serve(self, router: Router, stop: watch::Receiver<bool>) -> Result<(), ServeError> {
         match self {
-            Self::Tcp(listener) => {
-                tracing::info!(address = ?listener.local_addr().ok(), "listening");
-                // Answers are small and waited for: never held back to be joined with a next one.
-                let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-                serve_on(listener, router, stop).await?;
+            Self::Loopback(listener) => {
+                tracing::info!(address = ?listener.0.local_addr().ok(), "listening");
+                serve_on(listener, router, stop).await
+            }
+            Self::Tls(listener) => {
+                tracing::info!(address = ?listener.local_addr().ok(), "listening, with TLS");
+                serve_on(listener, router, stop).await
             }
             Self::Unix(listener, path) => {
                 tracing::info!(path = %path.display(), "listening");
                 let served = serve_on(listener, router, stop).await;
                 drop(std::fs::remove_file(path));
-                served?;
+                served
             }
         }
-        match drain.leave {
-            Leave::Sandboxes => tracing::info!("controller ended; sandboxes run on"),
-            Leave::Nothing => end_all(&engine).await,
-        }
-        engine.shutdown();
-        Ok(())
     }
+}
+
+/// A loopback address.
+#[derive(Debug)]
+pub(crate) struct LoopbackListener(pub(crate) TcpListener);
+
+impl Listener for LoopbackListener {
+    type Io = TcpStream;
+    type Addr = Peer;
+
+    async fn accept(&mut self) -> (TcpStream, Peer) {
+        let (stream, peer) = Listener::accept(&mut self.0).await;
+        // Answers are small and waited for: never held back to be joined with a next one.
+        drop(stream.set_nodelay(true));
+        (stream, Peer::Loopback(peer))
+    }
+
+    fn local_addr(&self) -> io::Result<Peer> {
+        self.0.local_addr().map(Peer::Loopback)
+    }
+}
+
+impl Connected<IncomingStream<'_, LoopbackListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, LoopbackListener>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
+
+impl Connected<IncomingStream<'_, OwnerListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, OwnerListener>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
+
+impl Connected<IncomingStream<'_, TlsListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, TlsListener>) -> Self {
+        stream.remote_addr().clone()
+    }
+}
+
+/// A Unix socket that only its owner and root can connect to.
+#[derive(Debug)]
+pub(crate) struct OwnerListener(UnixListener);
+
+impl Listener for OwnerListener {
+    type Io = UnixStream;
+    type Addr = Peer;
+
+    async fn accept(&mut self) -> (UnixStream, Peer) {
+        loop {
+            let (stream, _) = Listener::accept(&mut self.0).await;
+            // The mode of the file keeps others away; this does where somebody changed it.
+            match stream.peer_cred().map(|peer| peer.uid()) {
+                Ok(uid) if uid == 0 || uid == rustix::process::geteuid().as_raw() => {
+                    return (stream, Peer::Unix { uid });
+                }
+                Ok(uid) => tracing::warn!(uid, "another user was not let in at the Unix socket"),
+                Err(e) => tracing::warn!(error = %e, "a client of the Unix socket is not known"),
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Peer> {
+        Ok(Peer::Unix { uid: rustix::process::geteuid().as_raw() })
+    }
+}
+
+async fn bind_tcp(address: &SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(address).await.map_err(|e| bind_error(address.to_string(), e))
 }
 
 /// Binds aside, restricts, then renames: at no moment may others connect, and a socket that was left behind
@@ -195,8 +362,10 @@ async fn asked(mut stop: watch::Receiver<bool>) {
 /// Serves until it is told to stop.
 async fn serve_on<L>(listener: L, router: Router, stop: watch::Receiver<bool>) -> Result<(), ServeError>
 where
-    L: Listener<Addr: std::fmt::Debug>,
+    L: Listener<Addr = Peer>,
+    Peer: for<'a> Connected<IncomingStream<'a, L>>,
 {
+    let router = router.into_make_service_with_connect_info::<Peer>();
     let serving = axum::serve(listener, router).with_graceful_shutdown(asked(stop.clone())).into_future();
     tokio::select! {
         served = serving => served.map_err(|source| ServeError::Io { what: "serve".to_owned(), source }),
@@ -222,12 +391,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_others_reach_is_refused_with_the_reason() {
+    async fn an_address_that_others_reach_is_refused_with_what_is_missing() {
+        let tls = TlsFiles { cert: "/nowhere".into(), key: "/nowhere".into() };
         for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
-            let e = Listen::Tcp(address.parse().unwrap()).bind().await.unwrap_err();
-            assert!(matches!(e, ServeError::Refused { .. }), "{address}");
-            assert!(e.to_string().contains("TLS"));
+            let listen = vec![address.parse().unwrap()];
+            let doors = |tls, has_token| Doors { listen: listen.clone(), tls, has_token };
+            let neither = doors(None, false).bind().await.unwrap_err().to_string();
+            assert!(neither.contains("--tls-cert") && neither.contains("token create"), "{neither}");
+            let no_tls = doors(None, true).bind().await.unwrap_err().to_string();
+            assert!(no_tls.contains("--tls-cert") && !no_tls.contains("token create"), "{no_tls}");
+            let no_token = doors(Some(tls.clone()), false).bind().await.unwrap_err().to_string();
+            assert!(!no_token.contains("--tls-cert") && no_token.contains("token create"), "{no_token}");
         }
+        let listen = vec!["0.0.0.0:0".parse().unwrap()];
+        let bad = Doors { listen, tls: Some(tls), has_token: true }.bind().await.unwrap_err();
+        assert!(matches!(bad, ServeError::Tls(TlsError::File { what: "certificate", .. })), "{bad}");
     }
 
     #[tokio::test]

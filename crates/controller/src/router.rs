@@ -4,16 +4,18 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::response::IntoResponse;
 use axum::routing::any;
-use forkd_engine::Engine;
 use http::{Method, StatusCode, Uri};
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::access::guard;
 use crate::error::ApiError;
 use crate::routes::{
-    agent, artifacts, bundles, chains, host, jail, meta, pause, ports, sandboxes, snapshots,
+    agent, artifacts, audit, bundles, chains, host, jail, meta, pause, ports, sandboxes, snapshots, tenants,
+    tokens,
 };
+use crate::service::Service;
 
 /// Longest JSON body: standard input of an exec travels in one.
 const MAX_JSON: usize = 16 << 20;
@@ -22,24 +24,29 @@ const MAX_JSON: usize = 16 << 20;
 #[openapi(info(title = "forkd", description = "MicroVM sandboxes forked from a warmed parent"))]
 struct Document;
 
-/// The API of an engine.
-pub fn router(engine: Engine) -> Router {
-    let (router, document) = described().split_for_parts();
-    router
-        .route("/openapi.json", axum::routing::get(|| async move { axum::Json(document) }))
-        // Every method and body goes through to the agent; its own API says which there are.
-        .route("/v1/sandboxes/{id}/agent/{*path}", any(agent::pass))
-        .route("/v1/sandboxes/{id}/ports/{port}", any(ports::pass))
-        .route("/v1/sandboxes/{id}/ports/{port}/", any(ports::pass))
-        .route("/v1/sandboxes/{id}/ports/{port}/{*path}", any(ports::pass))
-        .route("/v1/sandboxes/{id}/tunnel/{port}", any(ports::tunnel))
-        .merge(crate::e2b::routes())
-        .fallback(unknown)
-        .method_not_allowed_fallback(not_allowed)
-        .layer(DefaultBodyLimit::max(MAX_JSON))
-        .layer(axum::middleware::from_fn_with_state(engine.clone(), crate::traffic::divert))
-        .layer(tower_http::trace::TraceLayer::new_for_http())
-        .with_state(engine)
+impl Service {
+    /// All routes, with what stands around them.
+    pub fn router(&self) -> Router {
+        let engine = self.engine().clone();
+        let (router, document) = described().split_for_parts();
+        router
+            .route("/openapi.json", axum::routing::get(|| async move { axum::Json(document) }))
+            // Every method and body goes through to the agent; its own API says which there are.
+            .route("/v1/sandboxes/{id}/agent/{*path}", any(agent::pass))
+            .route("/v1/sandboxes/{id}/ports/{port}", any(ports::pass))
+            .route("/v1/sandboxes/{id}/ports/{port}/", any(ports::pass))
+            .route("/v1/sandboxes/{id}/ports/{port}/{*path}", any(ports::pass))
+            .route("/v1/sandboxes/{id}/tunnel/{port}", any(ports::tunnel))
+            .merge(crate::e2b::routes())
+            .fallback(unknown)
+            .method_not_allowed_fallback(not_allowed)
+            .layer(DefaultBodyLimit::max(MAX_JSON))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), guard))
+            // What is meant for a sandbox has the sandbox's tokens and needs none of the API's.
+            .layer(axum::middleware::from_fn_with_state(engine, crate::traffic::divert))
+            .layer(tower_http::trace::TraceLayer::new_for_http())
+            .with_state(self.clone())
+    }
 }
 
 /// The OpenAPI document.
@@ -47,7 +54,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     described().into_openapi()
 }
 
-fn described() -> OpenApiRouter<Engine> {
+fn described() -> OpenApiRouter<Service> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(meta::healthz))
         .routes(routes!(meta::version))
@@ -82,6 +89,12 @@ fn described() -> OpenApiRouter<Engine> {
         .routes(routes!(artifacts::image, artifacts::put_image, artifacts::remove_image))
         .routes(routes!(artifacts::kernels))
         .routes(routes!(artifacts::put_kernel, artifacts::remove_kernel))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::get, tokens::revoke))
+        .routes(routes!(tenants::list))
+        .routes(routes!(tenants::set, tenants::remove))
+        .routes(routes!(audit::lines))
+        .routes(routes!(audit::check))
 }
 
 /// A path that no route has. One with `..` in it was meant to go through a name, which is a wrong name.

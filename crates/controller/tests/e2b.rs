@@ -355,7 +355,7 @@ fn upgrade(controller: &Controller, method: &str, path: &str, protocol: &str) ->
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n"
     )
     .unwrap();
     let mut head = Vec::new();

@@ -137,7 +137,7 @@ fn requests_for_the_agent_stream_through_both_ways() {
     let mut stream = TcpStream::connect(controller.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let head = format!(
-        "POST /v1/sandboxes/{id}/agent/echo?x=1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\
+        "POST /v1/sandboxes/{id}/agent/echo?x=1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n\
          X-Agent-Authorization: Basic cm9vdDo=\r\nTransfer-Encoding: chunked\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).unwrap();

@@ -37,6 +37,8 @@ struct Kept {
     /// What one that was ever paused was forked from: its row names what it lies on now.
     #[serde(skip_serializing_if = "Option::is_none")]
     origin: Option<Origin>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -53,6 +55,7 @@ pub(crate) fn row_of(info: &SandboxInfo, id: &SandboxId, process: &Process) -> S
         limits: info.limits,
         guest_memory_mib: info.guest_memory_mib,
         origin: None,
+        tenant: info.tenant.clone(),
     };
     SandboxRow {
         id: id.clone(),
@@ -119,6 +122,7 @@ fn info_of(row: &SandboxRow) -> SandboxInfo {
         state: row.state.clone(),
         ended: row.ended.clone(),
         timing: kept.timing,
+        tenant: kept.tenant,
         settings: ShownSettings::default(),
     }
 }

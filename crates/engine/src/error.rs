@@ -187,6 +187,7 @@ pub(crate) fn store_code(e: &StoreError) -> Option<&'static str> {
     match e {
         StoreError::Bundle(e) => Some(e.code()),
         StoreError::TagTaken { .. } => Some("tag_taken"),
+        StoreError::NameTaken { .. } => Some("name_taken"),
         StoreError::HasDependents { .. } => Some("has_dependents"),
         StoreError::Locked { .. } => Some("store_in_use"),
         StoreError::Full { .. } => Some(NO_SPACE),

@@ -90,6 +90,18 @@ name_type!(
     SandboxId, "sandbox id", max 64, dots false
 );
 name_type!(
+    /// The name of a tenant.
+    TenantName, "tenant", max 64, dots false
+);
+name_type!(
+    /// The name of a workspace.
+    WorkspaceName, "workspace name", max 64, dots false
+);
+name_type!(
+    /// What a token is called by, made by the controller.
+    TokenId, "token id", max 32, dots false
+);
+name_type!(
     /// The name of an image.
     ImageName, "image name", max 64, dots true
 );

@@ -2,6 +2,8 @@
 //!
 //! Field names are those that published forkd clients read; what is ours is optional or additional.
 
+mod access;
+mod audit;
 mod bundle;
 mod chain;
 mod host;
@@ -16,6 +18,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub use self::access::{CreateToken, CreatedToken, Quota, Scope, ScopeError, TenantInfo, TokenInfo, Usage};
+pub use self::audit::{AuditLine, AuditReport};
 pub use self::bundle::{
     BUNDLE_KIND, BUNDLE_VERSION, Bundle, BundleFile, BundleKernel, BundleSnapshot, Contents, Fate, HubTag,
     ImportStatus, Imported, ImportedSnapshot, KernelContents, MAX_BUNDLE_BYTES, PIECE_BYTES, Transfer,
@@ -115,6 +119,9 @@ pub struct SandboxInfo {
     pub ended: Option<String>,
     /// How long its fork took.
     pub timing: ForkTiming,
+    /// Whose it is; absent where it belongs to nobody but the operator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// What it was given beside its snapshot.
     #[serde(flatten)]
     pub settings: ShownSettings,
@@ -164,6 +171,9 @@ pub struct CreateSandboxes {
     /// Environment of every later process in the children.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Whose they are; only an administrator may say so, a tenant's token says it by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
     /// What concerns forkd and not the guest.
     #[serde(flatten)]
     pub settings: SandboxSettings,
@@ -183,6 +193,7 @@ impl CreateSandboxes {
             live_fork: false,
             hugepages: false,
             env: BTreeMap::new(),
+            tenant: None,
             settings: SandboxSettings::default(),
         }
     }
@@ -293,6 +304,9 @@ pub struct SnapshotInfo {
     pub memory_hash: String,
     /// Where the time went.
     pub timing: SnapshotTiming,
+    /// Whose it is; absent for shared ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
 }
 
 /// Where the time of making a snapshot went, milliseconds.

@@ -54,6 +54,7 @@ const MIGRATIONS: &[&str] = &[
     CREATE TRIGGER settings_go_with_their_sandbox AFTER DELETE ON sandboxes
     BEGIN DELETE FROM sandbox_settings WHERE sandbox = OLD.id; END;
 ",
+    include_str!("service.sql"),
 ];
 
 /// Space set aside, so that a full disk does not keep anybody from removing things.

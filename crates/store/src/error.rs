@@ -63,6 +63,14 @@ pub enum StoreError {
         /// The tag.
         tag: String,
     },
+    /// Something of this kind has that name. Remove it first or choose another.
+    #[error("there is a {kind} {name:?} already; remove it first or choose another name")]
+    NameTaken {
+        /// Such as `workspace`.
+        kind: &'static str,
+        /// The name.
+        name: String,
+    },
     /// Other snapshots descend from this one. Remove them too, or this one alone by force.
     #[error("{} descend from {tag:?}; remove them first, or with it (cascade), or this one alone (force)", dependents.join(", "))]
     HasDependents {
@@ -140,6 +148,7 @@ impl StoreError {
         match self {
             Self::Locked { .. }
             | Self::TagTaken { .. }
+            | Self::NameTaken { .. }
             | Self::HasDependents { .. }
             | Self::Overtaken { .. }
             | Self::Vanished { .. } => ErrorClass::Conflict,

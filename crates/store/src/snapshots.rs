@@ -14,11 +14,12 @@ use crate::manifest::{ImageRef, LayerRef, MANIFEST_FORMAT, Manifest};
 use crate::records::{ImageRecord, SnapshotRecord};
 use crate::store::{Store, now};
 
-const COLUMNS: &str = "SELECT s.tag, s.id, s.manifest, parent.tag FROM snapshots s
-    LEFT JOIN snapshots parent ON parent.id = s.manifest ->> 'parent' WHERE s.status = 'ready'";
+const COLUMNS: &str = "SELECT s.tag, s.id, s.manifest, parent.tag, claims.tenant FROM snapshots s
+    LEFT JOIN snapshots parent ON parent.id = s.manifest ->> 'parent'
+    LEFT JOIN claims ON claims.tag = s.tag WHERE s.status = 'ready'";
 
-/// A row as it lies in the registry: tag, id, manifest, and the tag of its parent.
-type Row = (String, String, String, Option<String>);
+/// A row as it lies in the registry: tag, id, manifest, the tag of its parent, and whose it is.
+type Row = (String, String, String, Option<String>, Option<String>);
 
 impl Store {
     /// All published snapshots, by tag.
@@ -37,10 +38,10 @@ impl Store {
         self.snapshot_of(row)
     }
 
-    fn snapshot_of(&self, (tag, id, text, parent_tag): Row) -> Result<SnapshotRecord, StoreError> {
+    fn snapshot_of(&self, (tag, id, text, parent_tag, tenant): Row) -> Result<SnapshotRecord, StoreError> {
         let manifest = self.parse_manifest(&id, &text)?;
         Ok(SnapshotRecord {
-            info: SnapshotInfo { parent_tag, ..self.info(tag, &id, &manifest) },
+            info: SnapshotInfo { parent_tag, tenant, ..self.info(tag, &id, &manifest) },
             id,
             manifest,
         })
@@ -92,6 +93,7 @@ impl Store {
             memory_physical_bytes: manifest.memory.iter().map(|layer| physical(&layer.hash)).sum(),
             memory_hash: manifest.memory.last().map(|layer| layer.hash.clone()).unwrap_or_default(),
             timing: manifest.timing,
+            tenant: None,
         }
     }
 
@@ -109,6 +111,7 @@ impl Store {
             diff_logical_bytes: None,
             diff_physical_bytes: None,
             timing: SnapshotTiming::default(),
+            tenant: self.tag_owner(tag).ok().flatten(),
             ..info
         }
     }
@@ -177,7 +180,7 @@ impl Store {
 }
 
 fn row_of(row: &rusqlite::Row<'_>) -> rusqlite::Result<Row> {
-    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+    Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
 }
 
 /// The memory layer that a snapshot in a chain brought itself.

@@ -1,6 +1,7 @@
 //! One file per verb: its arguments (`Args`) and what it does (`run`). This one only lists them.
 
 mod attach;
+mod audit;
 mod bench;
 mod bench_branch;
 mod bench_chain;
@@ -43,6 +44,8 @@ mod snapshot_diff;
 mod snapshot_info;
 mod snapshot_refresh;
 mod stats;
+mod tenant;
+mod token;
 mod tree;
 mod unpack;
 mod verify;
@@ -135,6 +138,12 @@ pub(crate) enum Command {
     Bench(bench::Args),
     /// Run the controller
     Serve(serve::Args),
+    /// Make, list and revoke tokens of the API
+    Token(token::Args),
+    /// Bound what tenants may have
+    Tenant(tenant::Args),
+    /// Show and check who changed what
+    Audit(audit::Args),
     /// Remove what is left of sandboxes that no longer run, where no controller does
     Cleanup(cleanup::Args),
     /// Print the completion script of a shell
@@ -181,6 +190,9 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Doctor(args) => doctor::run(args, context).await,
         Command::Machine(args) => machine::run(args, context).await,
         Command::Bench(args) => bench::run(args, context).await,
+        Command::Token(args) => token::run(args, context).await,
+        Command::Tenant(args) => tenant::run(args, context).await,
+        Command::Audit(args) => audit::run(args, context).await,
         Command::Serve(args) => serve::run(args, context).await,
         Command::Cleanup(args) => cleanup::run(args, context).await,
         Command::Completions(args) => completions::run(&args, context),

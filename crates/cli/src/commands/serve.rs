@@ -1,9 +1,12 @@
 //! `forkd serve`.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use forkd_controller::{Listen, ListenParseError, ServeError};
+use forkd_controller::{
+    ChosenToken, Doors, Hosts, Listen, ListenParseError, OpenServiceError, ServeError, Service,
+    ServiceOptions, TlsFiles,
+};
 use forkd_engine::{ConfigError, DEFAULT_WAITING, Engine, EngineConfig, EngineError};
 use forkd_protocol::error::ErrorClass;
 use tracing_subscriber::EnvFilter;
@@ -15,14 +18,29 @@ use crate::error::CliError;
 /// Run the controller.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  forkd serve\n  forkd serve --listen unix:/run/forkd.sock --root /srv/forkd\n\n\
+    after_help = "Example:\n  forkd serve\n  forkd serve --listen unix:/run/forkd.sock --root /srv/forkd\n  \
+                  forkd serve --listen 0.0.0.0:8889 --tls-cert cert.pem --tls-key key.pem\n\n\
+                  The Unix socket ROOT/forkd.sock is always there for the owner of the controller, and demands no token.\n\
+                  Loopback demands one once there is one (`forkd token create`); other addresses need TLS and a token.\n\
                   SIGTERM ends it; sandboxes run on, and the next controller finds them again, where the configuration\n\
                   does not say otherwise."
 )]
 pub(crate) struct Args {
-    /// Where to listen: a loopback address with port, or unix:/PATH (default: 127.0.0.1:8889)
+    /// Where to listen, more than once for several places: an address with port, or unix:/PATH (default: 127.0.0.1:8889)
     #[arg(long, value_name = "ADDRESS")]
-    listen: Option<Listen>,
+    listen: Vec<Listen>,
+    /// Certificates for addresses that other computers reach, PEM; read again when the file changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Their key, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// A token that may do everything, beside those of `forkd token`
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// A name, with all below it, by which loopback is reached, beside those of this computer
+    #[arg(long, value_name = "NAME")]
+    host: Vec<String>,
     /// Folder of images, snapshots and sandboxes (default: /var/lib/forkd)
     #[arg(long, value_name = "DIR", env = "FORKD_ROOT")]
     root: Option<PathBuf>,
@@ -40,6 +58,8 @@ pub(crate) struct Args {
     detach: bool,
 }
 
+/// The owner's own door, below the root.
+pub(crate) const SOCKET: &str = "forkd.sock";
 /// Root of the store where nobody says otherwise.
 pub(crate) const DEFAULT_ROOT: &str = "/var/lib/forkd";
 
@@ -51,10 +71,16 @@ pub(crate) async fn run(args: Args, _context: &Context) -> Result<u8, CliError> 
     }
     log(args.log_json);
     let file = config::load(args.config.as_deref())?;
-    let listen = match (args.listen, &file.listen) {
-        (Some(listen), _) => listen,
-        (None, told) => told.as_deref().unwrap_or(DEFAULT_LISTEN).parse::<Listen>()?,
+    let listen = if args.listen.is_empty() {
+        vec![file.listen.as_deref().unwrap_or(DEFAULT_LISTEN).parse::<Listen>()?]
+    } else {
+        args.listen
     };
+    let options = ServiceOptions {
+        hosts: Hosts::new(args.host),
+        chosen: args.token_file.as_deref().map(chosen_token).transpose()?,
+    };
+    let tls = args.tls_cert.zip(args.tls_key).map(|(cert, key)| TlsFiles { cert, key });
     let root = args.root.or_else(|| file.root.clone()).unwrap_or_else(|| DEFAULT_ROOT.into());
     let config = EngineConfig {
         waiting: args.waiting.or(file.waiting).unwrap_or(DEFAULT_WAITING),
@@ -62,10 +88,27 @@ pub(crate) async fn run(args: Args, _context: &Context) -> Result<u8, CliError> 
         admission: file.admission(),
         ..EngineConfig::from_env(root)?
     };
-    let bound = listen.bind().await?;
-    let engine = Engine::open(config).await?;
-    bound.serve(engine, file.drain()).await?;
+    let socket = config.root.join(SOCKET);
+    let inside = listen.iter().all(Listen::is_local);
+    let mut doors = Doors { listen, tls, has_token: false };
+    // Where no token is needed for it, the address is taken before anything is done.
+    let early = if inside { Some(doors.clone().bind().await?) } else { None };
+    let service = Service::open(Engine::open(config).await?, options).await?;
+    doors.has_token = service.has_token();
+    let bound = match early {
+        Some(bound) => bound,
+        None => doors.bind().await?,
+    };
+    bound.and_unix(socket).await?.serve(service, file.drain()).await?;
     Ok(0)
+}
+
+/// A token that a person put into a file. It never stands among arguments, which everybody can list.
+fn chosen_token(path: &Path) -> Result<ChosenToken, CliError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| CliError::io(format!("reading the token {}", path.display()), e))?;
+    ChosenToken::new(text.trim())
+        .map_err(|e| CliError::usage(format!("the token in {} is refused: {e}", path.display())))
 }
 
 /// More would be a sign of a mistake: forks that find none start their own.
@@ -108,10 +151,16 @@ impl From<EngineError> for CliError {
     }
 }
 
+impl From<OpenServiceError> for CliError {
+    fn from(e: OpenServiceError) -> Self {
+        Self::caused(ErrorClass::Internal, "the controller does not start", e)
+    }
+}
+
 impl From<ServeError> for CliError {
     fn from(e: ServeError) -> Self {
         let class = match e {
-            ServeError::Refused { .. } => ErrorClass::Caller,
+            ServeError::Refused { .. } | ServeError::Tls(_) => ErrorClass::Caller,
             ServeError::Taken { .. } => ErrorClass::Conflict,
             ServeError::Io { .. } => ErrorClass::Internal,
         };

@@ -44,11 +44,16 @@ impl Controller {
         let libexec = folder.path().join("libexec");
         let config = EngineConfig::plain(root.clone(), libexec, Bounds::default());
         let url = runtime.block_on(async {
-            let router = forkd_controller::router(Engine::open(config).await.unwrap());
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let url = format!("http://{}", listener.local_addr().unwrap());
-            tokio::spawn(async move { axum::serve(listener, router).await });
-            url
+            let engine = Engine::open(config).await.unwrap();
+            let service = forkd_controller::Service::open(engine, Default::default()).await.unwrap();
+            let doors = forkd_controller::Doors {
+                listen: vec!["127.0.0.1:0".parse().unwrap()],
+                ..forkd_controller::Doors::default()
+            };
+            let bound = doors.bind().await.unwrap();
+            let address = bound.addresses()[0];
+            tokio::spawn(bound.serve(service, forkd_controller::Drain::default()));
+            format!("http://{address}")
         });
         Self { url, root, _folder: folder, _runtime: runtime }
     }

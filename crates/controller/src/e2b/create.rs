@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::error::E2bError;
 use super::shapes::{NetworkConfig, NewSandbox, Sandbox};
 use super::{Caller, Json, Of};
+use crate::access::{self, snapshot_of};
+use crate::service::Service;
 
 /// Seconds that a new sandbox lives where the request does not say.
 const TIMEOUT: u64 = 300;
@@ -20,32 +22,36 @@ const SHORT_TIMEOUT: u64 = 15;
 const MAX_FORKS: u32 = 20;
 
 pub(super) async fn create(
-    State(engine): State<Engine>,
-    _: Caller,
+    State(service): State<Service>,
+    Caller(caller): Caller,
     Json(new): Json<NewSandbox>,
 ) -> Result<impl IntoResponse, E2bError> {
-    make(engine, new, TIMEOUT, true).await
+    make(service, caller, new, TIMEOUT, true).await
 }
 
 /// The first version: a token is asked for where it is wanted.
 pub(super) async fn early(
-    State(engine): State<Engine>,
-    _: Caller,
+    State(service): State<Service>,
+    Caller(caller): Caller,
     Json(new): Json<NewSandbox>,
 ) -> Result<impl IntoResponse, E2bError> {
     let secure = new.secure.unwrap_or_default();
-    make(engine, new, SHORT_TIMEOUT, secure).await
+    make(service, caller, new, SHORT_TIMEOUT, secure).await
 }
 
 async fn make(
-    engine: Engine,
+    service: Service,
+    caller: access::Caller,
     new: NewSandbox,
     timeout: u64,
     secure: bool,
 ) -> Result<impl IntoResponse, E2bError> {
     check(&new)?;
+    let engine = service.engine();
     let tag: Tag = new.template_id.parse().map_err(|_| no_template(&new.template_id))?;
-    engine.snapshot(tag.clone()).await.map_err(|e| no_template_or(e, &tag))?;
+    snapshot_of(engine, &caller, &tag, false).await.map_err(|_| no_template(tag.as_str()))?;
+    let memory = engine.snapshot(tag.clone()).await.map_err(|e| no_template_or(e, &tag))?.memory_mib;
+    let room = service.quotas().admit_forks(engine, caller.tenant.as_deref(), 1, memory)?;
     let private = new.network.as_ref().and_then(|network| network.allow_public_traffic) == Some(false);
     let asked = CreateSandboxes {
         env: new.env_vars.unwrap_or_default(),
@@ -55,12 +61,14 @@ async fn make(
             on_timeout: if new.auto_pause == Some(true) { OnTimeout::Pause } else { OnTimeout::Kill },
             auto_resume: new.auto_resume.is_some_and(|auto| auto.enabled),
         },
+        tenant: caller.tenant,
         ..CreateSandboxes::of(tag.as_str())
     };
     let access = Access { open: !secure, traffic_token: private.then(String::new), ..Access::default() };
     let made = engine.fork_with_access(asked, access).await?;
+    drop(room);
     let made = made.into_iter().next().ok_or_else(|| E2bError::bad_request("no sandbox was made"))?;
-    Ok((StatusCode::CREATED, axum::Json(answer(&engine, made)?)))
+    Ok((StatusCode::CREATED, axum::Json(answer(engine, made)?)))
 }
 
 /// What was asked for and cannot be had is refused rather than forgotten.

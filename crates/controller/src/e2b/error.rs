@@ -7,7 +7,7 @@ use forkd_protocol::names::NameError;
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::error::status_of;
+use crate::error::{ApiError, status_of};
 
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct E2bError {
@@ -16,7 +16,7 @@ pub(crate) struct E2bError {
 }
 
 impl E2bError {
-    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self { code: status.as_u16(), message: message.into() }
     }
 
@@ -35,6 +35,12 @@ impl E2bError {
     /// Something of E2B's that forkd does not have.
     pub(super) fn not_served(what: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, format!("{what} is not served by forkd"))
+    }
+}
+
+impl From<ApiError> for E2bError {
+    fn from(e: ApiError) -> Self {
+        Self::new(e.status(), e.text())
     }
 }
 

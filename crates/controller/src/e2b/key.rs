@@ -8,8 +8,8 @@ use super::error::E2bError;
 /// Longest key.
 const MAX_KEY: usize = 512;
 
-/// Refuses a caller without a key. The controller listens where only this computer's users reach it, who need none for
-/// our own API either: any well-formed key will do.
+/// Refuses a caller without a key. Where tokens are demanded the guard has looked at it before; where none is, any
+/// well-formed key will do.
 pub(super) fn check(headers: &HeaderMap) -> Result<(), E2bError> {
     let key = headers.get("x-api-key").and_then(|value| value.to_str().ok());
     let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));

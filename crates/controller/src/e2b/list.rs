@@ -14,6 +14,7 @@ use serde::Deserialize;
 use super::error::E2bError;
 use super::shapes::{Detail, Listed, state_of};
 use super::{Caller, Of};
+use crate::access;
 
 /// Most sandboxes, and most snapshots, of one page.
 const PAGE: usize = 100;
@@ -33,10 +34,10 @@ pub(super) struct Filter {
 
 pub(super) async fn list(
     State(engine): State<Engine>,
-    _: Caller,
+    Caller(caller): Caller,
     Query(filter): Query<Filter>,
 ) -> Result<impl IntoResponse, E2bError> {
-    let mut all = filter.select(&engine)?;
+    let mut all = filter.select(&engine, &caller)?;
     if filter.order.as_deref() != Some("asc") {
         all.reverse();
     }
@@ -48,11 +49,11 @@ pub(super) async fn list(
 /// The first version: those that run, all at once.
 pub(super) async fn early(
     State(engine): State<Engine>,
-    _: Caller,
+    Caller(caller): Caller,
     Query(filter): Query<Filter>,
 ) -> Result<axum::Json<Vec<Listed>>, E2bError> {
     let state = Some(filter.state.unwrap_or_else(|| "running".to_owned()));
-    let all = Filter { state, ..filter }.select(&engine)?;
+    let all = Filter { state, ..filter }.select(&engine, &caller)?;
     Ok(axum::Json(all.into_iter().filter_map(|info| Listed::of(&engine, info)).collect()))
 }
 
@@ -63,7 +64,7 @@ pub(super) async fn one(State(engine): State<Engine>, Of(id): Of) -> Result<axum
 
 impl Filter {
     /// Oldest first.
-    fn select(&self, engine: &Engine) -> Result<Vec<SandboxInfo>, E2bError> {
+    fn select(&self, engine: &Engine, caller: &access::Caller) -> Result<Vec<SandboxInfo>, E2bError> {
         let wanted = self.metadata.as_deref().map(labels).unwrap_or_default();
         let states: Vec<&str> = self.state.as_deref().map(|s| s.split(',').collect()).unwrap_or_default();
         if let Some(unknown) = states.iter().find(|state| !matches!(**state, "running" | "paused")) {
@@ -74,7 +75,8 @@ impl Filter {
         let fits = |info: &SandboxInfo| {
             let Some(state) = state_of(info) else { return false };
             let started = std::time::UNIX_EPOCH + std::time::Duration::from_secs(info.created_at_unix);
-            (states.is_empty() || states.contains(&state))
+            caller.sees(info)
+                && (states.is_empty() || states.contains(&state))
                 && wanted.iter().all(|(key, value)| info.settings.metadata.get(key) == Some(value))
                 && after.is_none_or(|after| started > after)
                 && self.template.as_ref().is_none_or(|template| *template == info.snapshot_tag)

@@ -21,17 +21,18 @@ mod snapshots;
 use axum::Router;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::routing::{delete, get, post, put};
-use forkd_engine::Engine;
 use forkd_protocol::names::{NameError, SandboxId};
 use http::request::Parts;
 
-use self::error::E2bError;
+pub(crate) use self::error::E2bError;
+use crate::access;
+use crate::service::Service;
 
 /// What early clients join to a sandbox's id with a dash.
 const CLIENT_ID: &str = "forkd";
 
 /// All of its routes; none collides with ours.
-pub(crate) fn routes() -> Router<Engine> {
+pub(crate) fn routes() -> Router<Service> {
     Router::new()
         .route("/sandboxes", post(create::early).get(list::early))
         .route("/v2/sandboxes", post(create::create).get(list::list))
@@ -82,14 +83,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Of {
     }
 }
 
-/// A caller with a key.
-pub(super) struct Caller;
+/// A caller with a key, as the guard knows it.
+pub(super) struct Caller(access::Caller);
 
 impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = E2bError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, E2bError> {
-        key::check(&parts.headers).map(|()| Self)
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, E2bError> {
+        key::check(&parts.headers)?;
+        let Ok(caller) = access::Caller::from_request_parts(parts, state).await;
+        Ok(Self(caller))
     }
 }
 

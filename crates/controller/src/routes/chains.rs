@@ -10,8 +10,11 @@ use forkd_protocol::rest::{
 };
 use http::StatusCode;
 
+use crate::access::Caller;
+use crate::audit::Made;
 use crate::error::ApiError;
 use crate::extract::{Json, Name, Query};
+use crate::service::Service;
 
 /// Everything about a snapshot
 #[utoipa::path(
@@ -38,12 +41,17 @@ pub(crate) async fn info(
     )
 )]
 pub(crate) async fn compact(
-    State(engine): State<Engine>,
+    State(service): State<Service>,
+    caller: Caller,
     Name(tag): Name<Tag>,
     Json(request): Json<CompactSnapshot>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let made = engine.compact_snapshot(tag, request).await?;
-    Ok((StatusCode::CREATED, axum::Json(made)))
+    let to: Tag = request.to.parse()?;
+    caller.check_new_tag(&to)?;
+    let making = service.engine().compact_snapshot(tag, request);
+    let made = service.making(caller.tenant.as_deref(), &to, making).await?;
+    let made = SnapshotInfo { tenant: caller.tenant, ..made };
+    Ok((StatusCode::CREATED, axum::Extension(Made(vec![made.tag.clone()])), axum::Json(made)))
 }
 
 /// Remove content that nothing names

@@ -5,6 +5,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod artifacts;
+pub(crate) mod audit;
 pub(crate) mod bundles;
 pub(crate) mod chains;
 pub(crate) mod host;
@@ -14,3 +15,5 @@ pub(crate) mod pause;
 pub(crate) mod ports;
 pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
+pub(crate) mod tenants;
+pub(crate) mod tokens;

@@ -7,6 +7,7 @@ use forkd_protocol::rest::{ErrorBody, SandboxInfo};
 
 use crate::error::ApiError;
 use crate::extract::Name;
+use crate::service::Service;
 
 /// Take a running sandbox to the disk
 ///
@@ -39,8 +40,13 @@ pub(crate) async fn pause(
     )
 )]
 pub(crate) async fn resume(
-    State(engine): State<Engine>,
+    State(service): State<Service>,
     Name(id): Name<SandboxId>,
 ) -> Result<axum::Json<SandboxInfo>, ApiError> {
-    Ok(axum::Json(engine.resume(&id).await?))
+    let engine = service.engine();
+    let info = engine.sandbox(&id)?;
+    let room = service.quotas().admit_resume(engine, &info)?;
+    let resumed = engine.resume(&id).await?;
+    drop(room);
+    Ok(axum::Json(resumed))
 }

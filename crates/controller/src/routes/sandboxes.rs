@@ -2,21 +2,37 @@
 
 use axum::extract::State;
 use axum::response::IntoResponse;
-use forkd_engine::Engine;
-use forkd_protocol::names::SandboxId;
+use forkd_engine::{Engine, EngineError};
+use forkd_protocol::names::{SandboxId, Tag};
 use forkd_protocol::rest::{
     AllStats, BranchRequest, CreateSandboxes, ErrorBody, EvalRequest, EvalResponse, ExecRequest,
     ExecResponse, PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
 };
 use http::{StatusCode, header};
 
+use crate::access::{Caller, Promise, sandbox_of, snapshot_of};
+use crate::audit::Made;
+use crate::claims::branch_tag;
 use crate::error::ApiError;
-use crate::extract::{Json, Name};
+use crate::extract::{Json, Name, Query};
+use crate::list::SandboxFilter;
+use crate::service::Service;
 
-/// All sandboxes
-#[utoipa::path(get, path = "/v1/sandboxes", tag = "sandboxes", responses((status = 200, body = [SandboxInfo])))]
-pub(crate) async fn list(State(engine): State<Engine>) -> axum::Json<Vec<SandboxInfo>> {
-    axum::Json(engine.sandboxes())
+/// All sandboxes that the caller may see, oldest first
+///
+/// With `limit` in pages: the header `Link` says where the next one begins.
+#[utoipa::path(
+    get, path = "/v1/sandboxes", tag = "sandboxes", params(SandboxFilter),
+    responses((status = 200, body = [SandboxInfo]), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn list(
+    State(engine): State<Engine>,
+    caller: Caller,
+    Query(filter): Query<SandboxFilter>,
+) -> Result<impl IntoResponse, ApiError> {
+    let mut found = engine.sandboxes();
+    found.retain(|info| caller.sees(info));
+    filter.page(found)
 }
 
 /// Fork children from a snapshot
@@ -33,11 +49,48 @@ pub(crate) async fn list(State(engine): State<Engine>) -> axum::Json<Vec<Sandbox
     )
 )]
 pub(crate) async fn create(
-    State(engine): State<Engine>,
+    State(service): State<Service>,
+    caller: Caller,
     Json(request): Json<CreateSandboxes>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let children = engine.fork(request).await?;
-    Ok((StatusCode::CREATED, axum::Json(children)))
+    let children = forked(&service, &caller, request).await?;
+    let made = axum::Extension(Made(children.iter().map(|child| child.id.clone()).collect()));
+    Ok((StatusCode::CREATED, made, axum::Json(children)))
+}
+
+/// Forks for a caller what that one may have.
+pub(crate) async fn forked(
+    service: &Service,
+    caller: &Caller,
+    mut asked: CreateSandboxes,
+) -> Result<Vec<SandboxInfo>, ApiError> {
+    asked.tenant = caller.tenant_of_new(asked.tenant)?;
+    if caller.is_bound()
+        && let Some(source) = asked.from_sandbox.take().filter(|_| asked.snapshot_tag.is_empty())
+    {
+        let made = branched(service, caller, &source.parse()?, BranchRequest::default()).await?;
+        asked.snapshot_tag = made.tag;
+    }
+    let room = room(service, caller, &asked).await?;
+    let children = service.engine().fork(asked).await?;
+    drop(room);
+    Ok(children)
+}
+
+/// The children's room in their tenant's quota; the snapshot has to be one that the caller may use.
+async fn room(
+    service: &Service,
+    caller: &Caller,
+    asked: &CreateSandboxes,
+) -> Result<Option<Promise>, ApiError> {
+    if !caller.is_bound() && asked.tenant.is_none() {
+        return Ok(None);
+    }
+    let tag: Tag = asked.snapshot_tag.parse()?;
+    snapshot_of(service.engine(), caller, &tag, false).await?;
+    let memory = service.engine().snapshot(tag).await?.memory_mib;
+    let n = u64::from(asked.n);
+    service.quotas().admit_forks(service.engine(), asked.tenant.as_deref(), n, memory).map(Some)
 }
 
 /// One sandbox
@@ -77,13 +130,38 @@ pub(crate) async fn kill(
     )
 )]
 pub(crate) async fn branch(
-    State(engine): State<Engine>,
+    State(service): State<Service>,
+    caller: Caller,
     Name(id): Name<SandboxId>,
     Json(request): Json<BranchRequest>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let made = engine.branch(&id, request).await?;
+    let made = branched(&service, &caller, &id, request).await?;
     let status = if made.status == "writing" { StatusCode::ACCEPTED } else { StatusCode::CREATED };
-    Ok((status, axum::Json(made)))
+    Ok((status, axum::Extension(Made(vec![made.tag.clone()])), axum::Json(made)))
+}
+
+/// Branches a sandbox that the caller may see. The snapshot is whose the sandbox is.
+pub(crate) async fn branched(
+    service: &Service,
+    caller: &Caller,
+    id: &SandboxId,
+    mut asked: BranchRequest,
+) -> Result<SnapshotInfo, ApiError> {
+    let tenant = sandbox_of(service.engine(), caller, id)?.tenant;
+    if tenant.is_none() && !caller.is_bound() {
+        return Ok(service.engine().branch(id, asked).await?);
+    }
+    let named = asked.tag.as_deref().filter(|tag| !tag.is_empty());
+    let tag = named.map_or_else(|| branch_tag(id), |tag| Ok(tag.parse()?))?;
+    caller.check_new_tag(&tag)?;
+    asked.tag = Some(tag.to_string());
+    // Beside the request: a branch goes on where its client leaves, and so must the claim.
+    let (service, id, owner) = (service.clone(), id.clone(), tenant.clone());
+    let making = tokio::spawn(async move {
+        service.making(owner.as_deref(), &tag, service.engine().branch(&id, asked)).await
+    });
+    let made = making.await.map_err(|_| ApiError::from(EngineError::Broken))??;
+    Ok(SnapshotInfo { tenant, ..made })
 }
 
 /// Run a command to its end

@@ -12,16 +12,31 @@ use futures::{Stream, stream};
 use http::{HeaderMap, StatusCode, header};
 use tokio::sync::mpsc;
 
+use crate::access::Caller;
+use crate::audit::{Deferred, Made};
 use crate::error::ApiError;
 use crate::extract::{Json, Name, Query};
+use crate::list::SnapshotFilter;
+use crate::service::Service;
 
 /// Lines of progress that may wait for a client; beyond that the maker waits.
 const WAITING: usize = 64;
 
-/// All snapshots
-#[utoipa::path(get, path = "/v1/snapshots", tag = "snapshots", responses((status = 200, body = [SnapshotInfo])))]
-pub(crate) async fn list(State(engine): State<Engine>) -> Result<axum::Json<Vec<SnapshotInfo>>, ApiError> {
-    Ok(axum::Json(engine.snapshots().await?))
+/// All snapshots that the caller may use, by tag
+///
+/// With `limit` in pages: the header `Link` says where the next one begins.
+#[utoipa::path(
+    get, path = "/v1/snapshots", tag = "snapshots", params(SnapshotFilter),
+    responses((status = 200, body = [SnapshotInfo]), (status = 400, body = ErrorBody))
+)]
+pub(crate) async fn list(
+    State(engine): State<Engine>,
+    caller: Caller,
+    Query(filter): Query<SnapshotFilter>,
+) -> Result<impl IntoResponse, ApiError> {
+    let mut found = engine.snapshots().await?;
+    found.retain(|info| caller.uses_snapshot(info));
+    filter.page(found)
 }
 
 /// Boot an image, warm it up and freeze it
@@ -40,12 +55,26 @@ pub(crate) async fn list(State(engine): State<Engine>) -> Result<axum::Json<Vec<
     )
 )]
 pub(crate) async fn create(
-    State(engine): State<Engine>,
+    State(service): State<Service>,
+    caller: Caller,
     headers: HeaderMap,
     Json(request): Json<CreateSnapshot>,
 ) -> Result<Response, ApiError> {
     let (sender, receiver) = mpsc::channel(WAITING);
-    answer(&headers, receiver, async move { Ok(engine.create_snapshot(request, sender).await?) }).await
+    if !caller.is_bound() {
+        let engine = service.engine().clone();
+        let making = async move { Ok(engine.create_snapshot(request, sender).await?) };
+        return answer(&headers, receiver, making).await;
+    }
+    let tag: Tag = request.tag.parse()?;
+    caller.check_new_tag(&tag)?;
+    let making = async move {
+        let tenant = caller.tenant;
+        let making = service.engine().create_snapshot(request, sender);
+        let made = service.making(tenant.as_deref(), &tag, making).await?;
+        Ok(SnapshotInfo { tenant, ..made })
+    };
+    answer(&headers, receiver, making).await
 }
 
 /// Make a snapshot again
@@ -66,10 +95,15 @@ pub(crate) async fn create(
 )]
 pub(crate) async fn refresh(
     State(engine): State<Engine>,
+    caller: Caller,
     Name(tag): Name<Tag>,
     headers: HeaderMap,
     Json(request): Json<RefreshSnapshot>,
 ) -> Result<Response, ApiError> {
+    if caller.is_bound() && request.tag.as_deref().is_some_and(|new| new != tag.as_str()) {
+        let text = "a token that is bound to a tenant or to tags refreshes a snapshot under its own tag only";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, "tag_not_allowed", text));
+    }
     let (sender, receiver) = mpsc::channel(WAITING);
     answer(&headers, receiver, async move { Ok(engine.refresh_snapshot(tag, request, sender).await?) }).await
 }
@@ -81,11 +115,20 @@ async fn answer(
     making: impl Future<Output = Result<SnapshotInfo, ApiError>> + Send + 'static,
 ) -> Result<Response, ApiError> {
     if wants_events(headers) {
+        let (tell, deferred) = Deferred::new();
+        let making = async move {
+            let outcome = making.await;
+            let status = outcome.as_ref().map_or_else(ApiError::status, |_| StatusCode::CREATED);
+            let made = outcome.iter().map(|made| made.tag.clone()).collect();
+            drop(tell.send((status, made)));
+            outcome
+        };
         let events = Sse::new(events(progress, making)).keep_alive(KeepAlive::default());
-        return Ok(events.into_response());
+        return Ok((axum::Extension(deferred), events).into_response());
     }
     let (made, ()) = tokio::join!(making, drain(progress));
-    Ok((StatusCode::CREATED, axum::Json(made?)).into_response())
+    let made = made?;
+    Ok((StatusCode::CREATED, axum::Extension(Made(vec![made.tag.clone()])), axum::Json(made)).into_response())
 }
 
 /// Remove a snapshot

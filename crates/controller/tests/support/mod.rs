@@ -86,10 +86,15 @@ impl Controller {
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let address = runtime.block_on(async {
             let config = EngineConfig::plain(root, folder.path().join("libexec"), bounds);
-            let router = forkd_controller::router(Engine::open(config).await.unwrap());
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            tokio::spawn(async move { axum::serve(listener, router).await });
+            let engine = Engine::open(config).await.unwrap();
+            let service = forkd_controller::Service::open(engine, Default::default()).await.unwrap();
+            let doors = forkd_controller::Doors {
+                listen: vec!["127.0.0.1:0".parse().unwrap()],
+                ..forkd_controller::Doors::default()
+            };
+            let bound = doors.bind().await.unwrap();
+            let address = bound.addresses()[0];
+            tokio::spawn(bound.serve(service, forkd_controller::Drain::default()));
             address
         });
         Self { address, folder, _runtime: runtime }
@@ -99,7 +104,7 @@ impl Controller {
     pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n");
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -150,7 +155,9 @@ fn unchunk(mut body: &[u8]) -> Vec<u8> {
 /// Monitors outlive their controller, but not the test.
 impl Drop for Controller {
     fn drop(&mut self) {
-        let listed: Vec<serde_json::Value> = self.get("/v1/sandboxes").json();
+        // A test that made tokens removes by itself what it forked.
+        let listed = self.get("/v1/sandboxes");
+        let listed: Vec<serde_json::Value> = if listed.status == 401 { Vec::new() } else { listed.json() };
         for sandbox in listed {
             self.delete(&format!("/v1/sandboxes/{}", sandbox["id"].as_str().unwrap_or_default()));
         }

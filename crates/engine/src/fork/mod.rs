@@ -287,6 +287,7 @@ fn info_of(id: &SandboxId, asked: &CreateSandboxes, request: &Request) -> Sandbo
         state: Life::Starting.name().to_owned(),
         ended: None,
         timing: ForkTiming::default(),
+        tenant: asked.tenant.clone(),
         settings: ShownSettings::default(),
     }
 }

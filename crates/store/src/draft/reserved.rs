@@ -10,6 +10,7 @@ use crate::disk;
 use crate::error::StoreError;
 use crate::fault;
 use crate::manifest::Manifest;
+use crate::service::{keep_owner, owner_in};
 use crate::store::{Store, now};
 
 /// Frees the tag of a draft, unless it was published.
@@ -62,6 +63,7 @@ impl ReservedTag {
     ) -> Result<Option<Replaced>, StoreError> {
         let failed = |e| self.store.shared.db.failed(e);
         name_content(t, id, manifest).map_err(failed)?;
+        let owner = owner_in(t, &self.tag).map_err(failed)?;
         let replaced = self.replaces.as_deref().map(|old| self.untag(t, old)).transpose()?;
         let update =
             "UPDATE snapshots SET status = 'ready', id = ?1, manifest = ?2, tag = ?3 WHERE draft = ?4";
@@ -70,6 +72,7 @@ impl ReservedTag {
             // The registry was changed by somebody else.
             _ => return Err(failed(rusqlite::Error::QueryReturnedNoRows)),
         }
+        keep_owner(t, &self.tag, owner).map_err(failed)?;
         let doomed = || forget(t).map_err(failed);
         replaced.map(|id| Ok(Replaced { id, doomed: doomed()? })).transpose()
     }
