@@ -180,11 +180,10 @@ class Flows:
             context = await self.done(sandbox.create_code_context(cwd="/tmp", **PATIENT))
             assert (await run("import os\nos.getcwd()", context=context)).text == "/tmp"
             assert (await run("'x' in dir()", context=context)).text == "False"
-            assert context.id in [c.id for c in await self.done(sandbox.list_code_contexts(**PATIENT))]
-            await self.done(sandbox.restart_code_context(context, **PATIENT))
-            await self.done(sandbox.remove_code_context(context, **PATIENT))
-            await self.refused(interpreter.SandboxException if hasattr(interpreter, "SandboxException") else Exception,
-                               lambda: sandbox.run_code("1", context=context, **PATIENT))
+            assert context.id in [c.id for c in await self.done(sandbox.list_code_contexts())]
+            await self.done(sandbox.restart_code_context(context))
+            await self.done(sandbox.remove_code_context(context))
+            await self.refused(e2b.NotFoundException, lambda: sandbox.run_code("1", context=context, **PATIENT))
             shell = await run("cd /usr; pwd", language="bash")
             assert shell.logs.stdout == ["/usr\n"], shell
         finally:

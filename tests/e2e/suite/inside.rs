@@ -108,13 +108,13 @@ fn saved(folder: &std::path::Path) -> std::path::PathBuf {
     let script = r#"
         set -e
         mkdir -p layer/app layer/etc image
-        cp "$(command -v busybox)" layer/app/tool
-        echo 'app:x:1234:1234::/app:/app/tool' >layer/etc/passwd
+        cp "$(command -v busybox)" layer/app/busybox
+        echo 'app:x:1234:1234::/app:/app/busybox' >layer/etc/passwd
         tar -C layer -cf image/layer.tar app etc
         id=$(sha256sum image/layer.tar | cut -d' ' -f1)
         cat >image/config.json <<END
 {"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":["sha256:$id"]},
-"config":{"User":"app","WorkingDir":"/app","Env":["MARK=of the image"],"Entrypoint":["/app/tool","echo"],"Cmd":["usual"]}}
+"config":{"User":"app","WorkingDir":"/app","Env":["MARK=of the image"],"Entrypoint":["/app/busybox","echo"],"Cmd":["usual"]}}
 END
         echo '[{"Config":"config.json","RepoTags":["app:1"],"Layers":["layer.tar"]}]' >image/manifest.json
         tar -C image -cf saved.tar manifest.json config.json layer.tar
@@ -134,9 +134,9 @@ fn a_container_image_without_a_shell_is_run_as_it_says() {
     forkd(&["from-image", &archive, "--tag", &snapshot.tag, "--mem", "256", "--size", "64"]).ok();
     let children = Children::fork(&snapshot.tag, 1);
     let child = &children[0];
-    let told = child.exec(&["/app/tool", "sh", "-c", "id -u; pwd; echo $MARK"]).ok().text();
+    let told = child.exec(&["/app/busybox", "sh", "-c", "/app/busybox id -u; pwd; echo $MARK"]).ok().text();
     assert_eq!(told, "1234\n/app\nof the image\n");
-    let root = forkd(&["exec", &child.id, "--user", "root", "--", "/app/tool", "id", "-u"]).ok().text();
+    let root = forkd(&["exec", &child.id, "--user", "root", "--", "/app/busybox", "id", "-u"]).ok().text();
     assert_eq!(root, "0\n");
     drop(children);
     drop(snapshot);
