@@ -76,7 +76,7 @@ fn a_pid_that_was_given_to_another_is_never_signalled() {
     let row = life.engine.store().sandboxes().unwrap().remove(0);
     life.end();
     kill_and_wait(forked[0].pid.unwrap());
-    let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let mut stranger = a_later_process(row.pid_start_ticks.unwrap());
     {
         let store = forkd_store::Store::open(&house.root()).unwrap();
         store.put_sandbox(&forkd_store::SandboxRow { pid: Some(stranger.id()), ..row }).unwrap();
@@ -86,6 +86,18 @@ fn a_pid_that_was_given_to_another_is_never_signalled() {
     assert!(is_running(stranger.id()));
     stranger.kill().unwrap();
     stranger.wait().unwrap();
+}
+
+/// A process that started in a later clock tick than `ticks`: all of this test may pass within one.
+fn a_later_process(ticks: u64) -> std::process::Child {
+    loop {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        if forkd_host::process::Process::find(child.id(), ticks).unwrap().is_none() {
+            return child;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }
 
 #[test]
