@@ -5,6 +5,7 @@
 //! and a JSON answer. A refused verb answers a 4xx or 5xx status with a [`GuestRefusal`].
 
 mod image;
+pub mod network;
 
 use std::collections::BTreeMap;
 

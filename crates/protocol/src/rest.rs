@@ -9,6 +9,7 @@ mod chain;
 mod host;
 mod jail;
 mod limits;
+mod network;
 mod refresh;
 mod settings;
 mod stats;
@@ -32,6 +33,10 @@ pub use self::chain::{
 pub use self::host::HostCounts;
 pub use self::jail::{JailCheck, JailReport};
 pub use self::limits::{Cpus, CpusError, IoLimits, Limits};
+pub use self::network::{
+    Destination, DomainPattern, Egress, KBIT, MAX_DESTINATIONS, MAX_PORT_RANGES, NetworkPolicy, PolicyError,
+    Ports, Target, Transport,
+};
 pub use self::refresh::RefreshSnapshot;
 pub use self::settings::{
     MAX_LIFETIME_SECS, MAX_METADATA, MAX_METADATA_BYTES, OnTimeout, SandboxSettings, ShownSettings,
