@@ -51,7 +51,7 @@ pub use config::{Bounds, ConfigError, DEFAULT_WAITING, EngineConfig, UserRange};
 pub use engine::Engine;
 pub use error::{EngineError, OpenError, RequestError};
 pub use fork::{ChildError, ForkError};
-pub use guest::{Body, BoxError, GuestError, Tunnel};
+pub use guest::{Body, BoxError, GuestError, Tunnel, drop_hop_headers};
 pub use monitor::MonitorError;
 pub use pause::PauseError;
 pub use sandbox::SandboxError;

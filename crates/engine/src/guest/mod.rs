@@ -5,6 +5,7 @@
 
 mod connection;
 mod error;
+mod hop;
 mod translate;
 mod tunnel;
 
@@ -14,10 +15,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use forkd_protocol::guest::{Freeze, Frozen, PATH_FREEZE, PATH_THAW};
-use http::header::{
-    CONNECTION, HOST, HeaderName, PROXY_AUTHENTICATE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
-};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http::header::HOST;
+use http::{HeaderValue, Method, Request, Response, Uri};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
@@ -26,6 +25,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 pub use error::GuestError;
+pub use hop::drop_hop_headers;
 pub(crate) use translate::{
     error_line, eval_request, eval_response, exec_bounds, exec_request, exec_response, ping_response,
 };
@@ -241,21 +241,4 @@ async fn parse<A: DeserializeOwned + Send + 'static>(body: Bytes) -> Result<A, G
     }
     let parsing = tokio::task::spawn_blocking(move || serde_json::from_slice(&body));
     parsing.await.map_err(|e| GuestError::BrokeOff(e.into()))?.map_err(GuestError::Malformed)
-}
-
-/// Headers that are about one connection only; the next hop has its own.
-fn drop_hop_headers(headers: &mut HeaderMap) {
-    let keep_alive = HeaderName::from_static("keep-alive");
-    let proxy = HeaderName::from_static("proxy-connection");
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|v| v.to_str().ok())
-        .flat_map(|v| v.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    let hop = [CONNECTION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, PROXY_AUTHENTICATE, keep_alive, proxy];
-    for name in named.iter().chain(&hop) {
-        headers.remove(name);
-    }
 }
