@@ -27,7 +27,6 @@ struct Document;
 impl Service {
     /// All routes, with what stands around them.
     pub fn router(&self) -> Router {
-        let engine = self.engine().clone();
         let (router, document) = described().split_for_parts();
         router
             .route("/openapi.json", axum::routing::get(|| async move { axum::Json(document) }))
@@ -43,7 +42,7 @@ impl Service {
             .layer(DefaultBodyLimit::max(MAX_JSON))
             .layer(axum::middleware::from_fn_with_state(self.clone(), guard))
             // What is meant for a sandbox has the sandbox's tokens and needs none of the API's.
-            .layer(axum::middleware::from_fn_with_state(engine, crate::traffic::divert))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), crate::traffic::divert))
             .layer(tower_http::trace::TraceLayer::new_for_http())
             .with_state(self.clone())
     }

@@ -1,11 +1,14 @@
 //! Which names a plain loopback listener answers to.
 //!
 //! A page in a browser can have its own name point to 127.0.0.1 and then read what answers there as if it were its own
-//! server. The name stands in `Host`, and the page's in `Origin`: both have to be ours.
+//! server. The name stands in `Host`, and the page's in `Origin`: both have to be ours. A page that a sandbox serves is
+//! not ours, although the name it is reached by lies below one of ours.
 
 use std::net::IpAddr;
 
 use http::{HeaderMap, Uri, header};
+
+use crate::traffic::is_of_sandbox;
 
 /// Names beside `localhost` and loopback addresses.
 #[derive(Debug, Clone, Default)]
@@ -25,8 +28,17 @@ impl Hosts {
             return Some(format!("the host {:?} is not this controller", shortened(&host)));
         }
         let origin = headers.get(header::ORIGIN)?.to_str().unwrap_or("?");
-        let from = origin.split_once("://").map_or(origin, |(_, host)| host);
-        (!self.knows(from)).then(|| format!("pages of {:?} may not ask this controller", shortened(origin)))
+        (!self.is_own_page(headers))
+            .then(|| format!("pages of {:?} may not ask this controller", shortened(origin)))
+    }
+
+    /// Whether a page of ours asks, or no page at all: what a sandbox or anybody else serves is none.
+    pub(crate) fn is_own_page(&self, headers: &HeaderMap) -> bool {
+        headers.get(header::ORIGIN).is_none_or(|origin| {
+            let origin = origin.to_str().unwrap_or("?");
+            let from = origin.split_once("://").map_or(origin, |(_, host)| host);
+            self.knows(from) && !is_of_sandbox(from)
+        })
     }
 
     fn knows(&self, host: &str) -> bool {
@@ -79,7 +91,13 @@ mod tests {
         {
             assert!(objection(host, None).is_some(), "{host}");
         }
-        for origin in ["https://evil.example", "null", "http://127.0.0.1.evil.example"] {
+        for origin in [
+            "https://evil.example",
+            "null",
+            "http://127.0.0.1.evil.example",
+            "http://8000-sb-1.localhost:8889",
+            "https://8000-sb-1.x.forkd.example",
+        ] {
             assert!(objection("localhost", Some(origin)).is_some(), "{origin}");
         }
     }

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use forkd_engine::{BoxError, Engine};
 use forkd_protocol::names::SandboxId;
-use http::{HeaderMap, HeaderName, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
 
@@ -32,7 +32,17 @@ pub(crate) async fn pass(
     parts.uri = agent_uri(&parts.uri)?;
     exchange_authorization(&mut parts.headers);
     let answer = engine.agent_request(&id, Request::from_parts(parts, shareable(body))).await?;
-    Ok(answer.map(Body::new).into_response())
+    let mut answer = answer.map(Body::new).into_response();
+    distrust(answer.headers_mut());
+    Ok(answer)
+}
+
+/// What a guest answers under the API's own address is no page of the API's: a browser gives it an origin of its own,
+/// from which nothing of the controller's can be asked, and takes it for nothing else than it says it is.
+pub(super) fn distrust(headers: &mut HeaderMap) {
+    let alone = "sandbox allow-scripts allow-forms allow-modals allow-popups allow-downloads";
+    headers.append(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(alone));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
 }
 
 /// A body as the engine takes it.
@@ -59,6 +69,7 @@ impl hyper::body::Body for Shareable {
 
 pub(super) fn exchange_authorization(headers: &mut HeaderMap) {
     headers.remove(header::AUTHORIZATION);
+    headers.remove("x-api-key");
     if let Some(own) = headers.remove(AGENT_AUTHORIZATION) {
         headers.insert(header::AUTHORIZATION, own);
     }
@@ -112,6 +123,7 @@ mod tests {
     fn the_agent_never_sees_the_controllers_token() {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, "Bearer secret".parse().unwrap());
+        headers.insert("x-api-key", "secret".parse().unwrap());
         exchange_authorization(&mut headers);
         assert!(headers.is_empty());
         headers.insert(AGENT_AUTHORIZATION, "Basic cm9vdDo=".parse().unwrap());

@@ -9,7 +9,7 @@ use http::header::{self, HOST, HeaderValue};
 use http::{HeaderMap, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 
-use super::agent::exchange_authorization;
+use super::agent::{distrust, exchange_authorization};
 use crate::error::ApiError;
 use crate::extract::Name;
 use crate::proxy::{ProxyError, forward, upgrade_of};
@@ -24,7 +24,43 @@ pub(crate) async fn pass(
     exchange_authorization(request.headers_mut());
     tell_origin(request.headers_mut(), &id, port);
     let tunnel = engine.open_port(&id, port).await?;
-    Ok(forward(tunnel, request, &path).await?)
+    let mut answer = forward(tunnel, request, &path).await?;
+    distrust(answer.headers_mut());
+    keep_cookies_below(answer.headers_mut(), &prefix(&id, port));
+    Ok(answer)
+}
+
+/// Where a port's server is found on the API's address.
+fn prefix(id: &SandboxId, port: u16) -> String {
+    format!("/v1/sandboxes/{id}/ports/{port}")
+}
+
+/// Cookies of a server are sent to nobody but that server: all of them share the API's name.
+fn keep_cookies_below(headers: &mut HeaderMap, prefix: &str) {
+    let kept: Vec<HeaderValue> = headers
+        .get_all(header::SET_COOKIE)
+        .iter()
+        .filter_map(|value| below(value.to_str().ok()?, prefix))
+        .collect();
+    headers.remove(header::SET_COOKIE);
+    for cookie in kept {
+        headers.append(header::SET_COOKIE, cookie);
+    }
+}
+
+fn below(cookie: &str, prefix: &str) -> Option<HeaderValue> {
+    let mut path = "/";
+    let mut parts = vec![];
+    for part in cookie.split(';') {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        match name.trim() {
+            name if name.eq_ignore_ascii_case("path") => path = value.trim(),
+            name if name.eq_ignore_ascii_case("domain") => {}
+            _ => parts.push(part),
+        }
+    }
+    let path = if path.starts_with('/') { path } else { "/" };
+    format!("{}; Path={prefix}{path}", parts.join(";")).parse().ok()
 }
 
 /// Makes the client's connection one to a port of the sandbox.
@@ -74,10 +110,7 @@ fn tell_origin(headers: &mut HeaderMap, id: &SandboxId, port: u16) {
     }
     let value = |text: String| HeaderValue::from_str(&text).ok();
     let told = [
-        (
-            header::HeaderName::from_static("x-forwarded-prefix"),
-            value(format!("/v1/sandboxes/{id}/ports/{port}")),
-        ),
+        (header::HeaderName::from_static("x-forwarded-prefix"), value(prefix(id, port))),
         (HOST, value(format!("localhost:{port}"))),
     ];
     for (name, value) in told {
@@ -102,6 +135,17 @@ impl From<ProxyError> for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cookie_stays_with_the_server_that_set_it() {
+        let mut headers = HeaderMap::new();
+        for cookie in ["a=1; HttpOnly", "b=2; path=/x; Domain=localhost; Secure", "c=3;Path=relative"] {
+            headers.append(header::SET_COOKIE, cookie.parse().unwrap());
+        }
+        keep_cookies_below(&mut headers, "/p");
+        let kept: Vec<_> = headers.get_all(header::SET_COOKIE).iter().map(|v| v.to_str().unwrap()).collect();
+        assert_eq!(kept, ["a=1; HttpOnly; Path=/p/", "b=2; Secure; Path=/p/x", "c=3; Path=/p/"]);
+    }
 
     #[test]
     fn what_follows_the_port_goes_on_as_written() {

@@ -74,6 +74,11 @@ impl Gone {
         Self::new(StatusCode::FORBIDDEN, target, text)
     }
 
+    pub(super) fn foreign_page(target: &Target) -> Self {
+        let text = "this sandbox has no access token, and pages from elsewhere may not use its agent";
+        Self::new(StatusCode::FORBIDDEN, target, text)
+    }
+
     pub(super) fn reserved(target: &Target) -> Self {
         let text = "the agent's own verbs are not passed on; there is an API route for each";
         Self::new(StatusCode::NOT_FOUND, target, text)

@@ -7,7 +7,8 @@
 //!   gone     the answer where there is no such sandbox, or nothing listens
 //! ```
 //!
-//! Whoever has the sandbox's tokens is let in; no key of the API is asked for.
+//! Whoever has the sandbox's tokens is let in; no key of the API is asked for. Where a sandbox has none, its agent
+//! answers no page but the controller's own: a browser would ask it in the name of whoever sits before it.
 
 mod gone;
 mod signed;
@@ -25,6 +26,7 @@ use self::gone::Gone;
 use self::target::Target;
 use crate::proxy::forward;
 use crate::routes::agent;
+use crate::service::Service;
 
 /// Where clients expect the agent.
 const AGENT: u16 = 49983;
@@ -36,17 +38,31 @@ const TRAFFIC_TOKEN: HeaderName = HeaderName::from_static("e2b-traffic-access-to
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Serves what is meant for a sandbox; everything else is the API's.
-pub(crate) async fn divert(State(engine): State<Engine>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn divert(State(service): State<Service>, mut request: Request, next: Next) -> Response {
+    let engine = service.engine();
     let target = match Target::of(&request) {
         Ok(Some(target)) => target,
-        Ok(None) => match signed::find(&engine, request.uri()).or_else(|| by_token(&engine, &request)) {
+        Ok(None) => match signed::find(engine, request.uri()).or_else(|| by_token(engine, &request)) {
             Some(target) => target,
             None => return next.run(request).await,
         },
         Err(gone) => return gone.into_response(),
     };
-    signed::verify(&engine, &target, &mut request);
-    serve(&engine, &target, request).await.unwrap_or_else(IntoResponse::into_response)
+    signed::verify(engine, &target, &mut request);
+    if !service.hosts().is_own_page(request.headers()) && is_unguarded(engine, &target) {
+        return Gone::foreign_page(&target).into_response();
+    }
+    serve(engine, &target, request).await.unwrap_or_else(IntoResponse::into_response)
+}
+
+/// Whether a request needs nothing but the address to have the agent do what it likes.
+fn is_unguarded(engine: &Engine, target: &Target) -> bool {
+    matches!(target.port, AGENT | INTERPRETER) && engine.access(&target.id).is_ok_and(|access| access.open)
+}
+
+/// Whether a host name, with or without a port, is a sandbox's.
+pub(crate) fn is_of_sandbox(host: &str) -> bool {
+    Target::names(host)
 }
 
 /// The sandbox whose token a call of the agent carries: clients of some age name none once they have connected to it

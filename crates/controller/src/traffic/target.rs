@@ -30,6 +30,11 @@ impl Target {
         Ok(host.and_then(Self::of_host))
     }
 
+    /// Whether a host name, with or without a port, is a sandbox's.
+    pub(super) fn names(host: &str) -> bool {
+        Self::of_host(host).is_some()
+    }
+
     /// Of `<port>-<id>.<domain>`, whatever the domain is: no other host begins like that.
     fn of_host(host: &str) -> Option<Self> {
         let (label, _) = host.split_once('.')?;
