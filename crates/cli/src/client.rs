@@ -60,6 +60,16 @@ impl Client {
         Ok(Self { endpoint, token: token()?, tls })
     }
 
+    /// With the token that its owner has, where the person named none.
+    pub(crate) fn with_own_token(self, own: impl FnOnce() -> Option<String>) -> Self {
+        Self { token: self.token.or_else(own), ..self }
+    }
+
+    /// Whether the person named a token.
+    pub(crate) fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
     /// The controller as text, for messages.
     pub(crate) fn endpoint(&self) -> String {
         match &self.endpoint {

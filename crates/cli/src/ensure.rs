@@ -10,6 +10,7 @@ use forkd_protocol::error::ErrorClass;
 use forkd_protocol::rest::Healthz;
 
 use crate::client::Client;
+use crate::commands::serve::SOCKET;
 use crate::context::{DEFAULT_LISTEN, DEFAULT_URL};
 use crate::error::CliError;
 use crate::host::{self, Report, Way};
@@ -28,13 +29,13 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) async fn controller(ui: &Ui) -> Result<Client, CliError> {
     let client = Client::new(DEFAULT_URL)?;
     if answers(&client).await {
-        return Ok(client);
+        return as_owner(client).await;
     }
     let report = blocking(host::look_again).await?;
     match report.way {
         Some(Way::Native) => {
             start_here(ui, &client).await?;
-            return Ok(client);
+            return as_owner(client).await;
         }
         Some(Way::Machine) => {}
         None => return Err(unfit(&report)),
@@ -42,7 +43,24 @@ pub(crate) async fn controller(ui: &Ui) -> Result<Client, CliError> {
     ui.note(&format!("{}; using the machine (`forkd machine status`)", report.against_native()));
     let speaker = ui.clone();
     let endpoint = blocking(move || machine::start(&speaker, &StartOptions::from_env())).await??;
-    Client::new(&endpoint.url)
+    Ok(Client::new(&endpoint.url)?.with_own_token(machine::owner_token))
+}
+
+/// The owner's way to the controller that answers at the usual place: in the machine by the machine's token, here by the
+/// socket that only its owner can open. Others, and whoever names a token, come by loopback.
+async fn as_owner(client: Client) -> Result<Client, CliError> {
+    if client.has_token() {
+        return Ok(client);
+    }
+    if machine::serves(&client.endpoint()) {
+        return Ok(client.with_own_token(machine::owner_token));
+    }
+    let socket = crate::commands::default_root().join(SOCKET);
+    if !socket.exists() {
+        return Ok(client);
+    }
+    let own = Client::new(&format!("unix:{}", socket.display()))?;
+    Ok(if answers(&own).await { own } else { client })
 }
 
 fn unfit(report: &Report) -> CliError {

@@ -18,6 +18,8 @@ pub struct ServiceOptions {
     pub hosts: Hosts,
     /// A token that a person chose: it may do everything.
     pub chosen: Option<ChosenToken>,
+    /// A token of the controller's owner: it may do everything, and that there is one demands none of others.
+    pub owner: Option<ChosenToken>,
 }
 
 /// Why a service did not open.
@@ -66,7 +68,7 @@ impl Service {
             let folder = store.root().join("audit");
             let audit = Log::open(&folder, store.clone())
                 .map_err(|source| OpenServiceError::Audit { folder, source })?;
-            let keyring = Keyring::new(store.tokens()?, options.chosen);
+            let keyring = Keyring::new(store.tokens()?, options.chosen, options.owner);
             let quotas = Arc::new(Quotas::new(store.tenants()?));
             Ok::<_, OpenServiceError>(Around { hosts: options.hosts, keyring, quotas, audit })
         });
@@ -81,7 +83,7 @@ impl Service {
 
     /// Whether there is a token that is good.
     pub fn has_token(&self) -> bool {
-        self.around.keyring.demands(unix_now())
+        self.around.keyring.has_good(unix_now())
     }
 
     pub(crate) fn hosts(&self) -> &Hosts {

@@ -80,6 +80,17 @@ fn a_token_does_what_its_scope_says_until_it_is_revoked() {
 }
 
 #[test]
+fn the_end_of_the_last_token_opens_no_door() {
+    let controller = Controller::start();
+    assert_eq!(with(&controller, None, "GET", "/v1/sandboxes", None).status, 200);
+    let (id, admin) = token(&controller, None, &json!({ "scope": "admin" }));
+    assert_eq!(with(&controller, Some(&admin), "DELETE", &format!("/v1/tokens/{id}"), None).status, 204);
+    with(&controller, Some(&admin), "GET", "/v1/sandboxes", None).refused(401);
+    with(&controller, None, "GET", "/v1/sandboxes", None).refused(401);
+    with(&controller, None, "POST", "/v1/tokens", Some(&json!({ "scope": "admin" }))).refused(401);
+}
+
+#[test]
 fn one_that_is_bound_to_tags_names_no_other() {
     let controller = Controller::furnished();
     let fork = |tag: &str| json!({ "snapshot_tag": tag, "n": 1 });

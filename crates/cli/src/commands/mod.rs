@@ -36,7 +36,7 @@ mod quickstart;
 mod removal;
 mod rmi;
 mod run;
-mod serve;
+pub(crate) mod serve;
 mod shell;
 mod snapshot;
 mod snapshot_compact;

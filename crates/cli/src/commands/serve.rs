@@ -38,6 +38,9 @@ pub(crate) struct Args {
     /// A token that may do everything, beside those of `forkd token`
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// The owner's token: it may do everything, and unlike any other does not close loopback to those who have none
+    #[arg(long, value_name = "FILE")]
+    owner_token_file: Option<PathBuf>,
     /// A name, with all below it, by which loopback is reached, beside those of this computer
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
@@ -79,6 +82,7 @@ pub(crate) async fn run(args: Args, _context: &Context) -> Result<u8, CliError> 
     let options = ServiceOptions {
         hosts: Hosts::new(args.host),
         chosen: args.token_file.as_deref().map(chosen_token).transpose()?,
+        owner: args.owner_token_file.as_deref().map(chosen_token).transpose()?,
     };
     let tls = args.tls_cert.zip(args.tls_key).map(|(cert, key)| TlsFiles { cert, key });
     let root = args.root.or_else(|| file.root.clone()).unwrap_or_else(|| DEFAULT_ROOT.into());

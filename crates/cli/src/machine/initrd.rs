@@ -80,6 +80,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) host_key: &'a Path,
     /// The key that may enter.
     pub(crate) authorized_key: &'a Path,
+    /// What its controller knows the owner by.
+    pub(crate) owner_token: &'a str,
 }
 
 /// Debian's cloud kernel and the archive of its modules, both made on first use.
@@ -137,6 +139,7 @@ fn write_to(out: &Path, parts: &Parts<'_>) -> io::Result<()> {
     }
     put(&mut archive, "payload/etc/forkd-machine/host_key", 0o600, parts.host_key)?;
     put(&mut archive, "payload/etc/forkd-machine/authorized_keys", 0o600, parts.authorized_key)?;
+    archive.file("payload/etc/forkd-machine/owner_token", 0o600, parts.owner_token.as_bytes())?;
     for name in PROGRAMS {
         put(&mut archive, &format!("payload/usr/local/bin/{name}"), 0o755, &parts.programs.path(name))?;
     }
@@ -168,6 +171,7 @@ mod tests {
             programs: &programs,
             host_key: &key,
             authorized_key: &public,
+            owner_token: "<token>",
         };
         write(&at("initrd"), &parts).unwrap();
         let bytes = fs::read(at("initrd")).unwrap();
@@ -177,9 +181,13 @@ mod tests {
             "the second archive starts at a multiple of four"
         );
         let text = String::from_utf8_lossy(&bytes);
-        for wanted in
-            ["payload/usr/local/bin/forkd-agent\0", "<forkd-agent>", "payload/etc/inittab\0", "<key.pub>"]
-        {
+        for wanted in [
+            "payload/usr/local/bin/forkd-agent\0",
+            "<forkd-agent>",
+            "payload/etc/inittab\0",
+            "<key.pub>",
+            "<token>",
+        ] {
             assert!(text.contains(wanted), "{wanted}");
         }
     }
@@ -191,7 +199,8 @@ mod tests {
             assert_eq!(mode & 0o111 != 0, text.starts_with("#!/bin/busybox sh\n"), "{name}");
             let words = text.split(|c: char| c.is_whitespace() || "\"')".contains(c));
             for word in words.filter_map(|w| w.strip_prefix("/etc/forkd-machine/")) {
-                let written_at_start = ["host_key", "authorized_keys", "data-disk"].contains(&word);
+                let written_at_start =
+                    ["host_key", "authorized_keys", "owner_token", "data-disk"].contains(&word);
                 let packaged =
                     SCRIPTS.iter().any(|(n, ..)| n.strip_prefix("etc/forkd-machine/") == Some(word));
                 assert!(written_at_start || packaged, "{name} names {word}");

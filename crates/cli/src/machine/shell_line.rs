@@ -1,6 +1,6 @@
-//! A command line in the machine, for who only knows where a controller answers.
+//! The machine, for who only knows where a controller answers: whether it is the one, a command line in it, its owner.
 
-use super::{Dirs, MachineError, Record, Ssh};
+use super::{Dirs, MachineError, Record, Ssh, ssh};
 
 /// Runs a line in the machine where that is what serves `endpoint`; false where it is not. An error where the line fails.
 pub(crate) fn shell_line(endpoint: &str, line: &str) -> Result<bool, MachineError> {
@@ -10,6 +10,17 @@ pub(crate) fn shell_line(endpoint: &str, line: &str) -> Result<bool, MachineErro
     };
     Ssh::to(&dirs, &record)?.run(line)?;
     Ok(true)
+}
+
+/// Whether the machine is what serves `endpoint`.
+pub(crate) fn serves(endpoint: &str) -> bool {
+    let record = Record::running(&Dirs::from_env()).ok().flatten();
+    record.is_some_and(|record| is_at(&record.url(), endpoint))
+}
+
+/// What its controller knows the machine's owner by: whoever may enter it may do everything there.
+pub(crate) fn owner_token() -> Option<String> {
+    ssh::owner_token(&Dirs::from_env()).ok()
 }
 
 fn is_at(url: &str, endpoint: &str) -> bool {

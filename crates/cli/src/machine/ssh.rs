@@ -29,6 +29,14 @@ pub(crate) fn public(key: &Path) -> PathBuf {
     key.with_extension("pub")
 }
 
+/// The token of whoever has the client's key. It says nothing of the key.
+pub(crate) fn owner_token(dirs: &Dirs) -> Result<String, MachineError> {
+    const CONTEXT: &str = "forkd 2026 token of the machine's owner";
+    let path = client_key(dirs);
+    let key = fs::read(&path).map_err(|e| MachineError::io("read", &path, e))?;
+    Ok(blake3::Hash::from(blake3::derive_key(CONTEXT, &key)).to_hex().to_string())
+}
+
 /// Makes both keys and the list of known hosts, where they are missing.
 pub(crate) fn make_keys(dirs: &Dirs) -> Result<(), MachineError> {
     for key in [client_key(dirs), host_key(dirs)] {

@@ -130,6 +130,7 @@ fn boot(ui: &Ui, dirs: &Dirs, programs: &Programs, options: &StartOptions) -> Re
         programs,
         host_key: &host_key,
         authorized_key: &client_key,
+        owner_token: &ssh::owner_token(dirs)?,
     };
     initrd::write(&image, &parts)?;
     step.done("");

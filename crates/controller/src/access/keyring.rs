@@ -17,6 +17,7 @@ use super::secret::{ChosenToken, LONGEST, hash_of, parse};
 pub(crate) struct Keyring {
     held: RwLock<BTreeMap<TokenId, Held>>,
     chosen: Option<ChosenToken>,
+    owner: Option<ChosenToken>,
 }
 
 #[derive(Debug)]
@@ -32,14 +33,21 @@ impl Held {
 }
 
 impl Keyring {
-    pub(crate) fn new(rows: Vec<TokenRow>, chosen: Option<ChosenToken>) -> Self {
-        let ring = Self { held: RwLock::default(), chosen };
+    /// `chosen` closes loopback to whoever has no token, as any other does; `owner` does not.
+    pub(crate) fn new(rows: Vec<TokenRow>, chosen: Option<ChosenToken>, owner: Option<ChosenToken>) -> Self {
+        let ring = Self { held: RwLock::default(), chosen, owner };
         rows.into_iter().for_each(|row| ring.put(row));
         ring
     }
 
-    /// Whether there is any token that is good: then one is demanded of whoever is not the owner.
-    pub(crate) fn demands(&self, now: u64) -> bool {
+    /// Whether a token is demanded of whoever is not the owner. Once there was one it stays so: that the last one
+    /// expired or was revoked opens no door.
+    pub(crate) fn demands(&self) -> bool {
+        self.chosen.is_some() || !self.held.read().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Whether there is any token that is good.
+    pub(crate) fn has_good(&self, now: u64) -> bool {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         self.chosen.is_some() || held.values().any(|held| held.is_good(now))
     }
@@ -49,8 +57,10 @@ impl Keyring {
         if credential.len() > LONGEST {
             return None;
         }
-        if self.chosen.as_ref().is_some_and(|chosen| chosen.is(credential)) {
-            return Some(Caller::trusted("chosen-token"));
+        for (token, name) in [(&self.chosen, "chosen-token"), (&self.owner, "owner")] {
+            if token.as_ref().is_some_and(|token| token.is(credential)) {
+                return Some(Caller::trusted(name));
+            }
         }
         let (id, secret) = parse(credential)?;
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
@@ -135,10 +145,10 @@ mod tests {
     #[test]
     fn a_token_is_good_until_it_expires_or_is_revoked() {
         let (id, token, hash) = mint().unwrap();
-        let ring = Keyring::new(vec![row(id.clone(), hash)], None);
-        assert!(ring.demands(50));
+        let ring = Keyring::new(vec![row(id.clone(), hash)], None, None);
+        assert!(ring.demands() && ring.has_good(50));
         assert_eq!(ring.find(&token, 50).unwrap().name, format!("token:{id}"));
-        assert!(ring.find(&token, 100).is_none() && !ring.demands(100));
+        assert!(ring.find(&token, 100).is_none() && !ring.has_good(100));
         let mut other = token.clone();
         other.pop();
         assert!(ring.find(&other, 50).is_none());
@@ -146,5 +156,14 @@ mod tests {
         ring.revoke(&id, 60);
         assert!(ring.find(&token, 50).is_none());
         assert_eq!(ring.infos()[0].revoked_at_unix, Some(60));
+        assert!(ring.demands() && !ring.has_good(50), "the last one's end opens no door");
+    }
+
+    #[test]
+    fn the_owners_token_is_good_and_demands_none_of_others() {
+        let text = "9f2c61d07be34a58c1aa0e7d6b5f4e38";
+        let ring = Keyring::new(Vec::new(), None, Some(ChosenToken::new(text).unwrap()));
+        assert!(!ring.demands() && !ring.has_good(1));
+        assert_eq!(ring.find(text, 1).unwrap().name, "owner");
     }
 }
