@@ -78,8 +78,7 @@ fn snapshots_and_answers_have_the_fields_that_clients_read() {
 fn refusals_are_json_that_says_why() {
     let _world = together();
     let json_post = |body: &str| {
-        let head =
-            "POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json";
+        let head = "POST /v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json";
         raw(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
     };
     let refusals = [

@@ -54,7 +54,7 @@ fn what_does_not_exist_is_not_found() {
 fn bad_names_are_refused_and_touch_nothing() {
     let _world = alone();
     // A monitor may start to wait meanwhile.
-    let others = "-not -name 'forkd.db*' -not -path '*/run' -not -path '*/run/wm-*'";
+    let others = "-not -name 'forkd.db*' -not -path '*/run' -not -path '*/run/wm-*' -not -path '*/audit*'";
     let files = || host_sh(&format!("find {} {others} -printf '%p %s %T@\\n' | sort", store_root()));
     let (before, long) = (files(), "x".repeat(300));
     for bad in ["", "..", ".", "a/../b", "%2e%2e", "/etc", "a\0b", "-rf", "a b", "ünï", "a.b", &long] {
@@ -63,7 +63,8 @@ fn bad_names_are_refused_and_touch_nothing() {
     }
     for bad in ["..", "%2e%2e", "a%2f..%2fb", "a/../b", "%00", "-rf", "%c3%bc", "%ff", &long] {
         for path in ["snapshots", "sandboxes"] {
-            let request = format!("DELETE /v1/{path}/{bad} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+            let request =
+                format!("DELETE /v1/{path}/{bad} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
             raw(request).with_status(400);
         }
     }
