@@ -23,8 +23,9 @@ impl Hosts {
     /// What is wrong with where a request was sent to, or from.
     pub(super) fn objection(&self, uri: &Uri, headers: &HeaderMap) -> Option<String> {
         let host = headers.get(header::HOST).map(|host| host.to_str().unwrap_or("?").to_owned());
-        let host = host.or_else(|| uri.authority().map(ToString::to_string)).unwrap_or_default();
-        if !self.knows(&host) {
+        // No browser leaves it out, and HTTP/1.0 knows none.
+        let host = host.or_else(|| uri.authority().map(ToString::to_string));
+        if let Some(host) = host.filter(|host| !self.knows(host)) {
             return Some(format!("the host {:?} is not this controller", shortened(&host)));
         }
         let origin = headers.get(header::ORIGIN)?.to_str().unwrap_or("?");
@@ -82,6 +83,7 @@ mod tests {
             assert_eq!(objection(host, None), None, "{host}");
         }
         assert_eq!(objection("x.forkd.example", Some("http://localhost:3000")), None);
+        assert_eq!(Hosts::default().objection(&Uri::from_static("/"), &HeaderMap::new()), None);
     }
 
     #[test]
