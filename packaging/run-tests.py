@@ -269,7 +269,7 @@ def with_host(counted, programs):
         clients.install(folder)
         # What clients ask for by themselves: made where it is missing.
         count.whole(shown([FORKD, "--url", host.url, "quickstart", "-n", "1"])[0] == 0)
-        for command, place, env in clients.runs(folder, host.url):
+        for command, place, env in clients.runs(folder, host.url, FORKD):
             code, text = shown(command, place, env)
             outcomes = FLOW.findall(text)
             count.add(outcomes.count("ok"), outcomes.count("FAILED"), 0)

@@ -14,6 +14,7 @@ mod envelope;
 mod error;
 mod host;
 mod machine;
+mod mcp;
 mod parse;
 mod process;
 mod session;

@@ -25,6 +25,7 @@ mod limits;
 mod logs;
 mod ls;
 mod machine;
+mod mcp;
 mod pack;
 mod pause;
 mod ping;
@@ -134,6 +135,8 @@ pub(crate) enum Command {
         after_help = "Example:\n  forkd machine start && forkd machine status\n  forkd machine shell -- uname -r"
     )]
     Machine(machine::Args),
+    /// Serve the verbs as tools to an agent (Model Context Protocol)
+    Mcp(mcp::Args),
     /// Measure how fast forks are and what they cost
     Bench(bench::Args),
     /// Run the controller
@@ -189,6 +192,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Kernel(args) => kernel::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
         Command::Machine(args) => machine::run(args, context).await,
+        Command::Mcp(args) => mcp::run(args, context).await,
         Command::Bench(args) => bench::run(args, context).await,
         Command::Token(args) => token::run(args, context).await,
         Command::Tenant(args) => tenant::run(args, context).await,

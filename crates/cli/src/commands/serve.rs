@@ -108,7 +108,7 @@ pub(crate) async fn run(args: Args, _context: &Context) -> Result<u8, CliError> 
 }
 
 /// A token that a person put into a file. It never stands among arguments, which everybody can list.
-fn chosen_token(path: &Path) -> Result<ChosenToken, CliError> {
+pub(super) fn chosen_token(path: &Path) -> Result<ChosenToken, CliError> {
     let text = std::fs::read_to_string(path)
         .map_err(|e| CliError::io(format!("reading the token {}", path.display()), e))?;
     ChosenToken::new(text.trim())

@@ -101,7 +101,8 @@ impl ChosenToken {
         found.map_or_else(|| Ok(Self(hash_of(token))), |word| Err(WeakToken::Placeholder(word)))
     }
 
-    pub(super) fn is(&self, token: &str) -> bool {
+    /// Whether it is this one; how long that takes says nothing of either.
+    pub fn is(&self, token: &str) -> bool {
         self.0 == hash_of(token)
     }
 }
