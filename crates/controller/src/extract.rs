@@ -6,6 +6,8 @@ use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
 use forkd_protocol::names::NameError;
 use http::request::Parts;
+use hyper::body::Body;
+use serde::de::DeserializeOwned;
 
 use crate::error::ApiError;
 
@@ -13,6 +15,22 @@ use crate::error::ApiError;
 #[derive(Debug, FromRequest)]
 #[from_request(via(axum::Json), rejection(ApiError))]
 pub(crate) struct Json<T>(pub(crate) T);
+
+/// A JSON body that may be left out.
+#[derive(Debug)]
+pub(crate) struct MaybeJson<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for MaybeJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        if request.body().is_end_stream() {
+            return Ok(Self(T::default()));
+        }
+        let Json(body) = Json::from_request(request, state).await?;
+        Ok(Self(body))
+    }
+}
 
 /// A whole body.
 #[derive(Debug)]

@@ -7,6 +7,9 @@
 //!   audit/    what was done, by whom, in a chain of hashes
 //!   service   the engine and what stands around it
 //!   router    all routes, limits, the OpenAPI document
+//!   repeat    answers that are given again to whoever asks with the same key
+//!   list      filters and pages
+//!   progress  work that takes long, as events
 //!   extract   bodies, queries and names out of requests; refusals in the API's own shape
 //!   routes/   one file per noun
 //!   e2b/      the control plane of E2B's clients
@@ -26,7 +29,9 @@ mod error;
 mod extract;
 mod list;
 mod listen;
+mod progress;
 mod proxy;
+mod repeat;
 mod router;
 mod routes;
 mod service;

@@ -65,6 +65,7 @@ impl Service {
             store.sweep_claims()?;
             let folder = store.root().join("audit");
             let audit = Log::open(&folder, store.clone())
+            store.forget_unanswered_keys()?;
                 .map_err(|source| OpenServiceError::Audit { folder, source })?;
             let keyring = Keyring::new(store.tokens()?, options.chosen);
             let quotas = Arc::new(Quotas::new(store.tenants()?));

@@ -13,6 +13,7 @@ mod network;
 mod refresh;
 mod settings;
 mod stats;
+mod workspace;
 
 use std::collections::BTreeMap;
 
@@ -42,6 +43,7 @@ pub use self::settings::{
     MAX_LIFETIME_SECS, MAX_METADATA, MAX_METADATA_BYTES, OnTimeout, SandboxSettings, ShownSettings,
 };
 pub use self::stats::{AllStats, CpuStats, HostRoom, IoStats, NetStats, SandboxStats};
+pub use self::workspace::{CreateWorkspace, SuspendWorkspace, WorkspaceInfo};
 use crate::control::CpuModel;
 
 /// Most children of one request.

@@ -67,6 +67,6 @@ pub use manifest::{ImageRef, LayerRef, MANIFEST_FORMAT, Manifest};
 pub use open::OpenSnapshot;
 pub use records::{ImageRecord, KernelRecord, SandboxRow, SnapshotMeta, SnapshotRecord};
 pub use room::Room;
-pub use service::{AuditHead, TokenRow};
+pub use service::{Answered, AuditHead, KeyState, TokenRow, WorkspaceRow};
 pub use sparse::write_sparse;
 pub use store::Store;

@@ -49,6 +49,7 @@ mod token;
 mod tree;
 mod unpack;
 mod verify;
+mod workspace;
 
 use clap::Subcommand;
 use tokio::signal::unix::{SignalKind, signal};
@@ -95,6 +96,8 @@ pub(crate) enum Command {
     Pause(pause::PauseArgs),
     /// Continue paused sandboxes where they stood
     Resume(pause::ResumeArgs),
+    /// Make, list, suspend, resume and remove sandboxes with a name
+    Workspace(workspace::Args),
     /// Show what sandboxes use, and what there is room for
     Stats(stats::Args),
     /// List snapshots
@@ -171,6 +174,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Kill(args) => kill::run(args, context).await,
         Command::Pause(args) => pause::pause(args, context).await,
         Command::Resume(args) => pause::resume(args, context).await,
+        Command::Workspace(args) => workspace::run(args, context).await,
         Command::Stats(args) => stats::run(args, context).await,
         Command::Images(args) => images::run(args, context).await,
         Command::Tree(args) => tree::run(args, context).await,

@@ -17,3 +17,4 @@ pub(crate) mod sandboxes;
 pub(crate) mod snapshots;
 pub(crate) mod tenants;
 pub(crate) mod tokens;
+pub(crate) mod workspaces;
