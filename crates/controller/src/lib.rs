@@ -10,6 +10,7 @@
 //!   repeat    answers that are given again to whoever asks with the same key
 //!   list      filters and pages
 //!   progress  work that takes long, as events
+//!   metrics   requests and errors, counted; all figures as text
 //!   extract   bodies, queries and names out of requests; refusals in the API's own shape
 //!   routes/   one file per noun
 //!   e2b/      the control plane of E2B's clients
@@ -29,6 +30,7 @@ mod error;
 mod extract;
 mod list;
 mod listen;
+mod metrics;
 mod progress;
 mod proxy;
 mod repeat;

@@ -11,6 +11,8 @@ use utoipa_axum::routes;
 
 use crate::access::guard;
 use crate::error::ApiError;
+use crate::metrics::count;
+use crate::repeat::repeat;
 use crate::routes::{
     agent, artifacts, audit, bundles, chains, host, jail, meta, pause, ports, sandboxes, snapshots, tenants,
     tokens, workspaces,
@@ -41,9 +43,10 @@ impl Service {
             .fallback(unknown)
             .method_not_allowed_fallback(not_allowed)
             .layer(DefaultBodyLimit::max(MAX_JSON))
-            .layer(axum::middleware::from_fn_with_state(self.clone(), guard))
-            // What is meant for a sandbox has the sandbox's tokens and needs none of the API's.
             .layer(axum::middleware::from_fn_with_state(self.clone(), repeat))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), guard))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), count))
+            // What is meant for a sandbox has the sandbox's tokens and needs none of the API's.
             .layer(axum::middleware::from_fn_with_state(engine, crate::traffic::divert))
             .layer(tower_http::trace::TraceLayer::new_for_http())
             .with_state(self.clone())
@@ -86,13 +89,13 @@ fn described() -> OpenApiRouter<Service> {
         .routes(routes!(sandboxes::stats))
         .routes(routes!(jail::get))
         .routes(routes!(sandboxes::all_stats))
-        .routes(routes!(artifacts::images))
-        .routes(routes!(artifacts::image, artifacts::put_image, artifacts::remove_image))
-        .routes(routes!(artifacts::kernels))
         .routes(routes!(workspaces::list, workspaces::create))
         .routes(routes!(workspaces::get, workspaces::remove))
         .routes(routes!(workspaces::suspend))
         .routes(routes!(workspaces::resume))
+        .routes(routes!(artifacts::images))
+        .routes(routes!(artifacts::image, artifacts::put_image, artifacts::remove_image))
+        .routes(routes!(artifacts::kernels))
         .routes(routes!(artifacts::put_kernel, artifacts::remove_kernel))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::get, tokens::revoke))

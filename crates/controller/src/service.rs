@@ -10,6 +10,7 @@ use crate::access::{ChosenToken, Hosts, Keyring, Quotas};
 use crate::audit::Log;
 use crate::clock::unix_now;
 use crate::error::ApiError;
+use crate::metrics::Traffic;
 
 /// What a service is told when it opens.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +53,7 @@ struct Around {
     keyring: Keyring,
     quotas: Arc<Quotas>,
     audit: Log,
+    traffic: Traffic,
 }
 
 impl Service {
@@ -63,13 +65,14 @@ impl Service {
         let store = engine.store().clone();
         let opening = tokio::task::spawn_blocking(move || {
             store.sweep_claims()?;
+            store.forget_unanswered_keys()?;
             let folder = store.root().join("audit");
             let audit = Log::open(&folder, store.clone())
-            store.forget_unanswered_keys()?;
                 .map_err(|source| OpenServiceError::Audit { folder, source })?;
             let keyring = Keyring::new(store.tokens()?, options.chosen);
             let quotas = Arc::new(Quotas::new(store.tenants()?));
-            Ok::<_, OpenServiceError>(Around { hosts: options.hosts, keyring, quotas, audit })
+            let (hosts, traffic) = (options.hosts, Traffic::default());
+            Ok::<_, OpenServiceError>(Around { hosts, keyring, quotas, audit, traffic })
         });
         let around = opening.await.map_err(|_| OpenServiceError::Broken)??;
         Ok(Self { engine, around: Arc::new(around) })
@@ -95,6 +98,10 @@ impl Service {
 
     pub(crate) fn quotas(&self) -> &Arc<Quotas> {
         &self.around.quotas
+    }
+
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.around.traffic
     }
 
     pub(crate) fn audit(&self) -> &Log {

@@ -206,7 +206,12 @@ fn an_empty_controller_describes_itself() {
     assert!(controller.get("/v1/snapshots").json::<Vec<SnapshotInfo>>().is_empty());
     assert!(controller.get("/v1/sandboxes").json::<Vec<serde_json::Value>>().is_empty());
     let metrics = String::from_utf8(controller.get("/metrics").body).unwrap();
-    assert!(metrics.contains("forkd_sandboxes_active 0\n"), "{metrics}");
+    for line in
+        ["forkd_sandboxes_active 0", "forkd_snapshots_total 0", "forkd_build_info{version=\"0.1.0\"} 1"]
+    {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+    }
+    assert!(metrics.ends_with("# EOF\n"), "{metrics}");
 }
 
 #[test]

@@ -24,6 +24,7 @@ use tracing::warn;
 use crate::artifacts::{take_image, take_kernel};
 use crate::config::EngineConfig;
 use crate::error::{EngineError, OpenError, RequestError};
+use crate::figures::Figures;
 use crate::guest::{self, Body, GuestError, Limits};
 use crate::ids::Ids;
 use crate::monitor::{Launcher, NOTICE_END_WITHIN, check_root};
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) alarm: Alarm,
     /// Branches that nobody waits for.
     pub(crate) branches: branch::Progress,
+    /// What is counted and measured.
+    pub(crate) figures: Arc<Figures>,
     cores: usize,
     /// Ends what goes on beside requests when the last clone is dropped.
     _ended: DropGuard,
@@ -73,6 +76,7 @@ impl Shared {
             store: self.store.clone(),
             bounds: self.config.bounds,
             registry: Arc::downgrade(&self.registry),
+            figures: Arc::clone(&self.figures),
         }
     }
 }
@@ -100,6 +104,7 @@ impl Engine {
             branching: Arc::new(Semaphore::new(branch::MAX_AT_ONCE)),
             alarm: Alarm::default(),
             branches: branch::Progress::default(),
+            figures: Arc::default(),
             cores,
             _ended: ended.clone().drop_guard(),
         });
@@ -128,7 +133,7 @@ impl Engine {
     /// Makes a snapshot of a running sandbox, which runs on. Where the request waits, until the snapshot is ready;
     /// otherwise it is listed as `writing` until it is ready or has failed. Dropping the future changes nothing.
     pub async fn branch(&self, id: &SandboxId, asked: BranchRequest) -> Result<SnapshotInfo, EngineError> {
-        branch::branch(&self.shared, id, asked).await
+        self.shared.figures.timed("branch", branch::branch(&self.shared, id, asked)).await
     }
 
     /// All sandboxes, oldest first; also those that are starting, and those that ended by themselves.
@@ -138,7 +143,7 @@ impl Engine {
 
     /// How many sandboxes ended, since this engine was opened, because a filter of system calls killed their monitor.
     pub fn killed_by_filter(&self) -> u64 {
-        self.shared.registry.killed_by_filter()
+        self.shared.figures.killed_by_filter()
     }
 
     /// One sandbox.
@@ -173,7 +178,8 @@ impl Engine {
         let limits = guest::exec_bounds(asked.timeout_secs, self.shared.config.bounds.guest_grace);
         let question = guest::exec_request(asked);
         let handle = self.running(id)?;
-        let told: Executed = ask(&handle, handle.guest.post(PATH_EXEC, &question, limits)).await?;
+        let asking = ask(&handle, handle.guest.post(PATH_EXEC, &question, limits));
+        let told: Executed = self.shared.figures.timed("exec", asking).await?;
         Ok(guest::exec_response(told)?)
     }
 
@@ -181,7 +187,8 @@ impl Engine {
     pub async fn eval(&self, id: &SandboxId, asked: EvalRequest) -> Result<EvalResponse, EngineError> {
         let (question, limits) = guest::eval_request(asked, self.shared.config.bounds.guest_grace);
         let handle = self.running(id)?;
-        let told: Evaluated = ask(&handle, handle.guest.post(PATH_EVAL, &question, limits)).await?;
+        let asking = ask(&handle, handle.guest.post(PATH_EVAL, &question, limits));
+        let told: Evaluated = self.shared.figures.timed("eval", asking).await?;
         Ok(guest::eval_response(told))
     }
 
@@ -189,7 +196,8 @@ impl Engine {
     pub async fn ping(&self, id: &SandboxId) -> Result<PingResponse, EngineError> {
         let handle = self.running(id)?;
         let limits = Limits::small(self.shared.config.bounds.guest_grace);
-        let told: Health = ask(&handle, handle.guest.get(PATH_HEALTH, limits)).await?;
+        let asking = ask(&handle, handle.guest.get(PATH_HEALTH, limits));
+        let told: Health = self.shared.figures.timed("ping", asking).await?;
         Ok(guest::ping_response(told))
     }
 
@@ -240,7 +248,8 @@ impl Engine {
         asked: CreateSnapshot,
         progress: mpsc::Sender<String>,
     ) -> Result<SnapshotInfo, EngineError> {
-        snapshot::create(&self.shared, asked, &progress).await
+        let making = snapshot::create(&self.shared, asked, &progress);
+        self.shared.figures.timed("snapshot", making).await
     }
 
     /// All snapshots.

@@ -29,6 +29,7 @@ mod crash_tests;
 mod engine;
 mod error;
 mod fault;
+mod figures;
 mod fork;
 mod guest;
 mod host_counts;

@@ -219,6 +219,17 @@ pub enum BranchMode {
     Live,
 }
 
+impl BranchMode {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Diff => "diff",
+            Self::Live => "live",
+        }
+    }
+}
+
 /// Make a snapshot of a running sandbox, which runs on.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct BranchRequest {

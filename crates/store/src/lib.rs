@@ -56,6 +56,7 @@ mod stress_tests;
 mod tarball;
 #[cfg(test)]
 mod testing;
+mod usage;
 
 pub use bundle::BundleError;
 pub use chain::{Below, Removal, Template};
@@ -70,3 +71,4 @@ pub use room::Room;
 pub use service::{Answered, AuditHead, KeyState, TokenRow, WorkspaceRow};
 pub use sparse::write_sparse;
 pub use store::Store;
+pub use usage::StoreUsage;

@@ -151,6 +151,7 @@ impl Taken {
             Ok((draft, Duration::from_micros(branched.told.pause_us), writer, layer))
         });
         let (draft, vm_pause, writer, new_top) = kept.await??;
+        shared.figures.branched(plan.mode, vm_pause, workload_pause);
         fault::at!("engine::branch::top_kept");
         let below = template.manifest.disk.iter().chain(&template.frozen).cloned();
         let disk = below.chain(new_top).collect();

@@ -20,6 +20,7 @@ use super::{SandboxError, Turns};
 use crate::adopt::row_of;
 use crate::config::Bounds;
 use crate::error::EngineError;
+use crate::figures::Figures;
 use crate::guest::Guest;
 use crate::monitor::{Monitor, RunDir, Watch};
 use crate::settings::{Keeper, Settings};
@@ -46,6 +47,7 @@ pub(crate) struct Surroundings {
     pub(crate) store: Store,
     pub(crate) bounds: Bounds,
     pub(crate) registry: Weak<Registry>,
+    pub(crate) figures: Arc<Figures>,
 }
 
 /// A child that answered.
@@ -317,9 +319,7 @@ impl Task {
         });
         let (monitor, reason, freed) = burying.await?;
         info!(sandbox = %self.id, reason, "ended by itself");
-        if let Some(registry) = self.around.registry.upgrade() {
-            registry.count_end(&reason);
-        }
+        self.around.figures.ended(&reason);
         if let Err(e) = freed {
             warn!(sandbox = %self.id, error = e, "leftovers of an ended sandbox could not be removed");
         }
