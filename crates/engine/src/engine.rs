@@ -11,7 +11,7 @@ use forkd_protocol::guest::{Evaluated, Executed, Health, PATH_EVAL, PATH_EXEC, P
 use forkd_protocol::names::{ImageName, KernelName, SandboxId, Tag};
 use forkd_protocol::rest::{
     BranchRequest, CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, ExecRequest, ExecResponse,
-    ImageInfo, JailReport, KernelInfo, PingResponse, SandboxInfo, SnapshotInfo,
+    ImageInfo, JailReport, KernelInfo, MAX_TIMEOUT_SECS, PingResponse, SandboxInfo, SnapshotInfo,
 };
 use forkd_store::Store;
 use http::{Request, Response};
@@ -23,7 +23,7 @@ use tracing::warn;
 
 use crate::artifacts::{take_image, take_kernel};
 use crate::config::EngineConfig;
-use crate::error::{EngineError, OpenError, RequestError};
+use crate::error::{EngineError, OpenError, RequestError, in_range};
 use crate::figures::Figures;
 use crate::guest::{self, Body, GuestError, Limits};
 use crate::ids::Ids;
@@ -175,6 +175,7 @@ impl Engine {
         if asked.args.is_empty() {
             return Err(RequestError::Empty("args").into());
         }
+        in_range::<u64>("timeout_secs", asked.timeout_secs, 0, MAX_TIMEOUT_SECS)?;
         let limits = guest::exec_bounds(asked.timeout_secs, self.shared.config.bounds.guest_grace);
         let question = guest::exec_request(asked);
         let handle = self.running(id)?;
@@ -185,6 +186,7 @@ impl Engine {
 
     /// Evaluates in the warm interpreter.
     pub async fn eval(&self, id: &SandboxId, asked: EvalRequest) -> Result<EvalResponse, EngineError> {
+        in_range::<u64>("timeout_secs", asked.timeout_secs, 0, MAX_TIMEOUT_SECS)?;
         let (question, limits) = guest::eval_request(asked, self.shared.config.bounds.guest_grace);
         let handle = self.running(id)?;
         let asking = ask(&handle, handle.guest.post(PATH_EVAL, &question, limits));

@@ -48,6 +48,10 @@ use crate::control::CpuModel;
 
 /// Most children of one request.
 pub const MAX_CHILDREN: u32 = 1000;
+/// Longest bound of an exec or eval, seconds: a year.
+pub const MAX_TIMEOUT_SECS: u64 = 31_536_000;
+/// Longest bound of a warm-up, seconds: a day.
+pub const MAX_WARM_TIMEOUT_SECS: u64 = 86_400;
 /// Default bound of an exec or eval, seconds.
 pub const DEFAULT_TIMEOUT_SECS: u64 = 30;
 
@@ -156,6 +160,7 @@ pub struct CreateSandboxes {
     pub from_sandbox: Option<String>,
     /// How many, 1 to 1000.
     #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 1000)]
     pub n: u32,
     /// Accepted for published clients: every sandbox has a namespace of its own once it has a network.
     #[serde(default)]
@@ -354,9 +359,11 @@ pub struct CreateSnapshot {
     pub warm: Option<String>,
     /// 1 to 8.
     #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 8)]
     pub vcpus: u32,
     /// 128 to 16384.
     #[serde(default = "default_memory")]
+    #[schema(minimum = 128, maximum = 16384)]
     pub memory_mib: u64,
     /// Feature level shown to the guest.
     #[serde(default)]
@@ -364,6 +371,7 @@ pub struct CreateSnapshot {
     pub cpu: CpuModel,
     /// Give up the warm-up after this long.
     #[serde(default = "default_warm_timeout")]
+    #[schema(maximum = 86_400)]
     pub warm_timeout_secs: u64,
 }
 
@@ -379,9 +387,11 @@ fn default_warm_timeout() -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecRequest {
     /// Program and arguments.
+    #[schema(min_items = 1)]
     pub args: Vec<String>,
     /// Kill the whole tree after this long.
     #[serde(default = "default_timeout")]
+    #[schema(maximum = 31_536_000)]
     pub timeout_secs: u64,
     /// Added to the environment.
     #[serde(default)]
@@ -428,6 +438,7 @@ pub struct EvalRequest {
     pub code: String,
     /// Interrupt after this long.
     #[serde(default = "default_timeout")]
+    #[schema(maximum = 31_536_000)]
     pub timeout_secs: u64,
 }
 

@@ -25,6 +25,8 @@ fn main() {
     for answer in made {
         assert_eq!(answer.status, 201, "{}", String::from_utf8_lossy(&answer.body));
     }
-    writeln!(std::io::stdout(), "http://{}", controller.address).unwrap();
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "http://{}", controller.address).unwrap();
+    drop(out);
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }

@@ -16,13 +16,13 @@ const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Whether the controller answers
-#[utoipa::path(get, path = "/healthz", tag = "controller", responses((status = 200, body = Healthz)))]
+#[utoipa::path(get, path = "/healthz", operation_id = "health", tag = "controller", responses((status = 200, body = Healthz)))]
 pub(crate) async fn healthz() -> Json<Healthz> {
     Json(Healthz { ok: true })
 }
 
 /// Which forkd this is
-#[utoipa::path(get, path = "/version", tag = "controller", responses((status = 200, body = VersionInfo)))]
+#[utoipa::path(get, path = "/version", operation_id = "version", tag = "controller", responses((status = 200, body = VersionInfo)))]
 pub(crate) async fn version() -> Json<VersionInfo> {
     Json(VersionInfo { version: VERSION.to_owned(), api: "v1".to_owned() })
 }
@@ -31,7 +31,7 @@ pub(crate) async fn version() -> Json<VersionInfo> {
 ///
 /// What is costly to look at (memory of sandboxes, bytes of the store) is up to 15 seconds old.
 #[utoipa::path(
-    get, path = "/metrics", tag = "controller",
+    get, path = "/metrics", operation_id = "metrics", tag = "controller",
     responses(
         (status = 200, content(
             (String = "text/plain"), (String = "application/openmetrics-text")

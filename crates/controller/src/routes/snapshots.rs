@@ -18,7 +18,7 @@ use crate::service::Service;
 ///
 /// With `limit` in pages: the header `Link` says where the next one begins.
 #[utoipa::path(
-    get, path = "/v1/snapshots", tag = "snapshots", params(SnapshotFilter),
+    get, path = "/v1/snapshots", operation_id = "list_snapshots", tag = "snapshots", params(SnapshotFilter),
     responses((status = 200, body = [SnapshotInfo]), (status = 400, body = ErrorBody))
 )]
 pub(crate) async fn list(
@@ -37,7 +37,7 @@ pub(crate) async fn list(
 /// `done` (a SnapshotInfo) or `error` (an ErrorBody with `status`). A client that leaves gives the work up, and
 /// nothing of it is left.
 #[utoipa::path(
-    post, path = "/v1/snapshots", tag = "snapshots", request_body = CreateSnapshot,
+    post, path = "/v1/snapshots", operation_id = "create_snapshot", tag = "snapshots", request_body = CreateSnapshot,
     responses(
         (status = 201, body = SnapshotInfo),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody, description = "no such image or kernel"),
@@ -75,7 +75,7 @@ pub(crate) async fn create(
 /// Where no other tag is asked for the new one takes that of the old one in the moment it is ready; children of the old
 /// one keep what they need. Progress as for making one.
 #[utoipa::path(
-    post, path = "/v1/snapshots/{tag}/refresh", tag = "snapshots", params(("tag" = String, Path)),
+    post, path = "/v1/snapshots/{tag}/refresh", operation_id = "refresh_snapshot", tag = "snapshots", params(("tag" = String, Path)),
     request_body = RefreshSnapshot,
     responses(
         (status = 201, body = SnapshotInfo),
@@ -109,7 +109,7 @@ fn created(made: SnapshotInfo) -> Done<SnapshotInfo> {
 ///
 /// Where others descend from it, it is refused with their names unless one of `cascade` and `force` is asked for.
 #[utoipa::path(
-    delete, path = "/v1/snapshots/{tag}", tag = "snapshots",
+    delete, path = "/v1/snapshots/{tag}", operation_id = "remove_snapshot", tag = "snapshots",
     params(
         ("tag" = String, Path),
         ("cascade" = Option<bool>, Query, description = "remove those that descend from it, too"),

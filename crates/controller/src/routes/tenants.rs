@@ -10,7 +10,7 @@ use crate::extract::{Json, Name};
 use crate::service::{Service, blocking};
 
 /// All tenants with a quota or anything else
-#[utoipa::path(get, path = "/v1/tenants", tag = "access", responses((status = 200, body = [TenantInfo])))]
+#[utoipa::path(get, path = "/v1/tenants", operation_id = "list_tenants", tag = "access", responses((status = 200, body = [TenantInfo])))]
 pub(crate) async fn list(State(service): State<Service>) -> Result<axum::Json<Vec<TenantInfo>>, ApiError> {
     let snapshots = service.engine().snapshots().await?;
     Ok(axum::Json(service.quotas().infos(&service.engine().sandboxes(), &snapshots)))
@@ -18,7 +18,7 @@ pub(crate) async fn list(State(service): State<Service>) -> Result<axum::Json<Ve
 
 /// Set what a tenant may have; what is left out has no bound
 #[utoipa::path(
-    put, path = "/v1/tenants/{name}", tag = "access", params(("name" = String, Path)), request_body = Quota,
+    put, path = "/v1/tenants/{name}", operation_id = "set_tenant", tag = "access", params(("name" = String, Path)), request_body = Quota,
     responses((status = 204), (status = 400, body = ErrorBody), (status = 507, body = ErrorBody))
 )]
 pub(crate) async fn set(
@@ -34,7 +34,7 @@ pub(crate) async fn set(
 
 /// Remove a tenant's bounds; what it has stays
 #[utoipa::path(
-    delete, path = "/v1/tenants/{name}", tag = "access", params(("name" = String, Path)),
+    delete, path = "/v1/tenants/{name}", operation_id = "remove_tenant", tag = "access", params(("name" = String, Path)),
     responses((status = 204), (status = 400, body = ErrorBody))
 )]
 pub(crate) async fn remove(

@@ -23,7 +23,7 @@ use crate::service::{Service, blocking};
 ///
 /// With `limit` in pages: the header `Link` says where the next one begins.
 #[utoipa::path(
-    get, path = "/v1/workspaces", tag = "workspaces", params(WorkspaceFilter),
+    get, path = "/v1/workspaces", operation_id = "list_workspaces", tag = "workspaces", params(WorkspaceFilter),
     responses((status = 200, body = [WorkspaceInfo]), (status = 400, body = ErrorBody))
 )]
 pub(crate) async fn list(
@@ -39,7 +39,7 @@ pub(crate) async fn list(
 
 /// Make a workspace: fork a sandbox that has a name
 #[utoipa::path(
-    post, path = "/v1/workspaces", tag = "workspaces", request_body = CreateWorkspace,
+    post, path = "/v1/workspaces", operation_id = "create_workspace", tag = "workspaces", request_body = CreateWorkspace,
     responses(
         (status = 201, body = WorkspaceInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "the name is taken"), (status = 501, body = ErrorBody),
@@ -90,7 +90,7 @@ async fn keep(service: Service, row: WorkspaceRow) -> Result<WorkspaceInfo, ApiE
 
 /// One workspace
 #[utoipa::path(
-    get, path = "/v1/workspaces/{name}", tag = "workspaces", params(("name" = String, Path)),
+    get, path = "/v1/workspaces/{name}", operation_id = "get_workspace", tag = "workspaces", params(("name" = String, Path)),
     responses((status = 200, body = WorkspaceInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn get(
@@ -104,7 +104,7 @@ pub(crate) async fn get(
 
 /// Remove a workspace, and its sandbox with all that is in it
 #[utoipa::path(
-    delete, path = "/v1/workspaces/{name}", tag = "workspaces", params(("name" = String, Path)),
+    delete, path = "/v1/workspaces/{name}", operation_id = "remove_workspace", tag = "workspaces", params(("name" = String, Path)),
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn remove(
@@ -123,7 +123,7 @@ pub(crate) async fn remove(
 
 /// Suspend a workspace: its sandbox is taken to the disk
 #[utoipa::path(
-    post, path = "/v1/workspaces/{name}/suspend", tag = "workspaces", params(("name" = String, Path)),
+    post, path = "/v1/workspaces/{name}/suspend", operation_id = "suspend_workspace", tag = "workspaces", params(("name" = String, Path)),
     request_body = Option<SuspendWorkspace>,
     responses(
         (status = 200, body = WorkspaceInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
@@ -144,7 +144,7 @@ pub(crate) async fn suspend(
 
 /// Resume a suspended workspace
 #[utoipa::path(
-    post, path = "/v1/workspaces/{name}/resume", tag = "workspaces", params(("name" = String, Path)),
+    post, path = "/v1/workspaces/{name}/resume", operation_id = "resume_workspace", tag = "workspaces", params(("name" = String, Path)),
     responses(
         (status = 200, body = WorkspaceInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "it is not suspended"), (status = 501, body = ErrorBody),
