@@ -15,8 +15,8 @@ use crate::metrics::count;
 use crate::openapi;
 use crate::repeat::repeat;
 use crate::routes::{
-    agent, artifacts, audit, bundles, chains, host, jail, meta, pause, ports, sandboxes, snapshots, tenants,
-    tokens, workspaces,
+    agent, artifacts, audit, bundles, chains, events, host, jail, meta, pause, ports, sandboxes, snapshots,
+    tenants, tokens, workspaces,
 };
 use crate::service::Service;
 
@@ -39,6 +39,7 @@ const MAX_JSON: usize = 16 << 20;
         (name = "images", description = "root file systems"),
         (name = "kernels", description = "kernels of guests"),
         (name = "bundles", description = "snapshots that leave and arrive"),
+        (name = "events", description = "what happened, and what happens"),
         (name = "store", description = "looking after what is stored"),
         (name = "access", description = "tokens, tenants, the audit log"),
         (name = "controller", description = "the controller itself")
@@ -112,6 +113,7 @@ pub(crate) fn described() -> OpenApiRouter<Service> {
         .routes(routes!(workspaces::get, workspaces::remove))
         .routes(routes!(workspaces::suspend))
         .routes(routes!(workspaces::resume))
+        .routes(routes!(events::list))
         .routes(routes!(artifacts::images))
         .routes(routes!(artifacts::image, artifacts::put_image, artifacts::remove_image))
         .routes(routes!(artifacts::kernels))

@@ -5,12 +5,16 @@ use std::sync::Arc;
 use axum::extract::FromRef;
 use forkd_engine::{Engine, EngineError};
 use forkd_store::StoreError;
+use tokio::sync::Semaphore;
 
 use crate::access::{ChosenToken, Hosts, Keyring, Quotas};
 use crate::audit::Log;
 use crate::clock::unix_now;
 use crate::error::ApiError;
 use crate::metrics::Traffic;
+
+/// How many may follow what happens at once.
+const MAX_FOLLOWERS: usize = 256;
 
 /// What a service is told when it opens.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +58,7 @@ struct Around {
     quotas: Arc<Quotas>,
     audit: Log,
     traffic: Traffic,
+    followers: Arc<Semaphore>,
 }
 
 impl Service {
@@ -72,7 +77,8 @@ impl Service {
             let keyring = Keyring::new(store.tokens()?, options.chosen);
             let quotas = Arc::new(Quotas::new(store.tenants()?));
             let (hosts, traffic) = (options.hosts, Traffic::default());
-            Ok::<_, OpenServiceError>(Around { hosts, keyring, quotas, audit, traffic })
+            let followers = Arc::new(Semaphore::new(MAX_FOLLOWERS));
+            Ok::<_, OpenServiceError>(Around { hosts, keyring, quotas, audit, traffic, followers })
         });
         let around = opening.await.map_err(|_| OpenServiceError::Broken)??;
         Ok(Self { engine, around: Arc::new(around) })
@@ -98,6 +104,11 @@ impl Service {
 
     pub(crate) fn quotas(&self) -> &Arc<Quotas> {
         &self.around.quotas
+    }
+
+    /// Places of those who follow what happens.
+    pub(crate) fn followers(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.around.followers)
     }
 
     pub(crate) fn traffic(&self) -> &Traffic {

@@ -10,8 +10,9 @@ use forkd_host::jail::Facts;
 use forkd_protocol::guest::{Evaluated, Executed, Health, PATH_EVAL, PATH_EXEC, PATH_HEALTH};
 use forkd_protocol::names::{ImageName, KernelName, SandboxId, Tag};
 use forkd_protocol::rest::{
-    BranchRequest, CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, ExecRequest, ExecResponse,
-    ImageInfo, JailReport, KernelInfo, MAX_TIMEOUT_SECS, PingResponse, SandboxInfo, SnapshotInfo,
+    BranchRequest, CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, EventKind, ExecRequest,
+    ExecResponse, ImageInfo, JailReport, KernelInfo, MAX_TIMEOUT_SECS, PingResponse, SandboxInfo,
+    SnapshotInfo,
 };
 use forkd_store::Store;
 use http::{Request, Response};
@@ -24,6 +25,7 @@ use tracing::warn;
 use crate::artifacts::{take_image, take_kernel};
 use crate::config::EngineConfig;
 use crate::error::{EngineError, OpenError, RequestError, in_range};
+use crate::events::Events;
 use crate::figures::Figures;
 use crate::guest::{self, Body, GuestError, Limits};
 use crate::ids::Ids;
@@ -58,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) alarm: Alarm,
     /// Branches that nobody waits for.
     pub(crate) branches: branch::Progress,
+    /// What happens.
+    pub(crate) events: Events,
     /// What is counted and measured.
     pub(crate) figures: Arc<Figures>,
     cores: usize,
@@ -77,6 +81,7 @@ impl Shared {
             bounds: self.config.bounds,
             registry: Arc::downgrade(&self.registry),
             figures: Arc::clone(&self.figures),
+            events: self.events.clone(),
         }
     }
 }
@@ -93,6 +98,7 @@ impl Engine {
         let launcher = Launcher::new(&config, store.clone());
         let cores = available_parallelism().map_or(1, |n| n.get());
         let ended = CancellationToken::new();
+        let events = Events::open(store.clone());
         let shared = Arc::new(Shared {
             config,
             store,
@@ -104,6 +110,7 @@ impl Engine {
             branching: Arc::new(Semaphore::new(branch::MAX_AT_ONCE)),
             alarm: Alarm::default(),
             branches: branch::Progress::default(),
+            events,
             figures: Arc::default(),
             cores,
             _ended: ended.clone().drop_guard(),
@@ -292,13 +299,24 @@ impl Engine {
         origin: String,
         from: impl Read + Send + 'static,
     ) -> Result<ImageInfo, EngineError> {
-        let store = self.shared.store.clone();
-        blocking(move || take_image(&store, &name, &origin, from)).await?
+        let (store, events) = (self.shared.store.clone(), self.shared.events.clone());
+        let taking = blocking(move || {
+            let taken = take_image(&store, &name, &origin, from)?;
+            events.artifact(EventKind::ImageMade, name.as_str());
+            Ok(taken)
+        });
+        taking.await?
     }
 
     /// Removes an image; snapshots made of it keep what they need.
     pub async fn remove_image(&self, name: ImageName) -> Result<(), EngineError> {
-        self.in_store(move |store| store.remove_image(&name)).await
+        let events = self.shared.events.clone();
+        self.in_store(move |store| {
+            store.remove_image(&name)?;
+            events.artifact(EventKind::ImageRemoved, name.as_str());
+            Ok(())
+        })
+        .await
     }
 
     /// All kernels, newest first.
@@ -314,13 +332,24 @@ impl Engine {
         name: KernelName,
         from: impl Read + Send + 'static,
     ) -> Result<KernelInfo, EngineError> {
-        let store = self.shared.store.clone();
-        blocking(move || take_kernel(&store, &name, from)).await?
+        let (store, events) = (self.shared.store.clone(), self.shared.events.clone());
+        let taking = blocking(move || {
+            let taken = take_kernel(&store, &name, from)?;
+            events.artifact(EventKind::KernelMade, name.as_str());
+            Ok(taken)
+        });
+        taking.await?
     }
 
     /// Removes a kernel; snapshots made with it do not need it.
     pub async fn remove_kernel(&self, name: KernelName) -> Result<(), EngineError> {
-        self.in_store(move |store| store.remove_kernel(&name)).await
+        let events = self.shared.events.clone();
+        self.in_store(move |store| {
+            store.remove_kernel(&name)?;
+            events.artifact(EventKind::KernelRemoved, name.as_str());
+            Ok(())
+        })
+        .await
     }
 
     /// Lets go of all sandboxes, which run on, and ends the monitors that wait. Nothing can be done with this engine

@@ -6,6 +6,7 @@ mod access;
 mod audit;
 mod bundle;
 mod chain;
+mod event;
 mod host;
 mod jail;
 mod limits;
@@ -20,7 +21,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use self::access::{CreateToken, CreatedToken, Quota, Scope, ScopeError, TenantInfo, TokenInfo, Usage};
+pub use self::access::{
+    CreateToken, CreatedToken, MAX_QUOTA, Quota, Scope, ScopeError, TenantInfo, TokenInfo, Usage,
+};
 pub use self::audit::{AuditLine, AuditReport};
 pub use self::bundle::{
     BUNDLE_KIND, BUNDLE_VERSION, Bundle, BundleFile, BundleKernel, BundleSnapshot, Contents, Fate, HubTag,
@@ -31,6 +34,7 @@ pub use self::chain::{
     CollectGarbage, CompactSnapshot, Damage, GarbageItem, GarbageReport, LayerInfo, RemoveSnapshot,
     SnapshotInfoDetail, VerifyReport, VerifySnapshots,
 };
+pub use self::event::{EventInfo, EventKind};
 pub use self::host::HostCounts;
 pub use self::jail::{JailCheck, JailReport};
 pub use self::limits::{Cpus, CpusError, IoLimits, Limits};

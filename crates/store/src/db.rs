@@ -57,6 +57,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("service.sql"),
     include_str!("service/keys.sql"),
     include_str!("service/workspaces.sql"),
+    include_str!("service/events.sql"),
 ];
 
 /// Space set aside, so that a full disk does not keep anybody from removing things.

@@ -13,6 +13,7 @@ mod cp;
 mod doctor;
 mod doctor_jail;
 mod eval;
+mod events;
 mod exec;
 pub(crate) mod fork;
 mod from_image;
@@ -98,6 +99,8 @@ pub(crate) enum Command {
     Resume(pause::ResumeArgs),
     /// Make, list, suspend, resume and remove sandboxes with a name
     Workspace(workspace::Args),
+    /// Show what happened, or follow what happens
+    Events(events::Args),
     /// Show what sandboxes use, and what there is room for
     Stats(stats::Args),
     /// List snapshots
@@ -174,6 +177,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Kill(args) => kill::run(args, context).await,
         Command::Pause(args) => pause::pause(args, context).await,
         Command::Resume(args) => pause::resume(args, context).await,
+        Command::Events(args) => events::run(args, context).await,
         Command::Workspace(args) => workspace::run(args, context).await,
         Command::Stats(args) => stats::run(args, context).await,
         Command::Images(args) => images::run(args, context).await,

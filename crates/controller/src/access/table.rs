@@ -82,6 +82,7 @@ pub(crate) const ROUTES: &[(&str, &str, Scope, Reach)] = {
         ("DELETE", "/v1/workspaces/{name}", Run, Own),
         ("POST", "/v1/workspaces/{name}/suspend", Run, Own),
         ("POST", "/v1/workspaces/{name}/resume", Run, Own),
+        ("GET", "/v1/events", Read, Own),
         ("GET", "/v1/images", Read, Nothing),
         ("GET", "/v1/images/{name}", Read, Nothing),
         ("PUT", "/v1/images/{name}", Operate, Whole),

@@ -8,6 +8,7 @@ pub(crate) mod artifacts;
 pub(crate) mod audit;
 pub(crate) mod bundles;
 pub(crate) mod chains;
+pub(crate) mod events;
 pub(crate) mod host;
 pub(crate) mod jail;
 pub(crate) mod meta;

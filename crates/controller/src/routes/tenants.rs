@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use forkd_protocol::names::TenantName;
-use forkd_protocol::rest::{ErrorBody, Quota, TenantInfo};
+use forkd_protocol::rest::{ErrorBody, MAX_QUOTA, Quota, TenantInfo};
 use http::StatusCode;
 
 use crate::error::ApiError;
@@ -26,6 +26,11 @@ pub(crate) async fn set(
     Name(name): Name<TenantName>,
     Json(quota): Json<Quota>,
 ) -> Result<StatusCode, ApiError> {
+    let Quota { sandboxes, memory_mib, disk_mib, forks_per_second } = quota;
+    let bounds = [sandboxes, memory_mib, disk_mib, forks_per_second];
+    if bounds.iter().flatten().any(|bound| *bound > MAX_QUOTA) {
+        return Err(ApiError::bad_request(format!("a bound is at most {MAX_QUOTA}")));
+    }
     let (store, tenant) = (service.engine().store().clone(), name.clone());
     blocking(move || store.put_tenant(&tenant, &quota)).await??;
     service.quotas().set(name.as_str(), quota);

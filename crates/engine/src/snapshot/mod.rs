@@ -107,7 +107,13 @@ async fn make(
         agent_protocol: warmed.agent_protocol,
         below: None,
     };
-    let info = blocking(move || draft.publish(meta)).await??.info;
+    let (store, events) = (shared.store.clone(), shared.events.clone());
+    let publishing = blocking(move || -> Result<_, EngineError> {
+        let info = draft.publish(meta)?.info;
+        events.made(&store, &info.tag);
+        Ok(info)
+    });
+    let info = publishing.await??;
     fault::at!("engine::snapshot::published");
     info!(tag = %plan.tag, timing = ?info.timing, "snapshot published");
     tell(format!("{} is ready", plan.tag));

@@ -1,7 +1,8 @@
 //! What the registry keeps for the service around sandboxes: tokens, tenants, claimed tags, answers
-//! given again, workspaces, the head of the audit log.
+//! given again, workspaces, what happened, the head of the audit log.
 
 mod claims;
+mod events;
 mod keys;
 mod tenants;
 mod tokens;
