@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import prometheus
+import schemathesis
 
-CHECKS = {"prometheus": prometheus}
+CHECKS = {"prometheus": prometheus, "schemathesis": schemathesis}
 
 
 @contextmanager

@@ -35,10 +35,10 @@ impl<T> Done<T> {
     }
 }
 
-/// Whether an answer in events is asked for.
+/// Whether an answer in events is asked for; who takes JSON as well gets that.
 pub(crate) fn wants_events(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    accept.is_some_and(|accept| accept.contains("text/event-stream"))
+    accept.is_some_and(|accept| accept.contains("text/event-stream") && !accept.contains("application/json"))
 }
 
 /// The answer when the work is done, or `progress` events until then and one `done` or `error`.
