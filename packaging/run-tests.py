@@ -9,7 +9,7 @@ touch KVM, cgroups or namespaces run a second time in the machine (`forkd machin
 is this run's own: its folder is .machine in the work tree, its API has a port of its own. Downloads and disks
 that were made before are shared with other machines.
 
-    packaging/run-tests.py [--soak] [CLASS...]     classes: format lints python unit monitor doc machine e2e clients
+    packaging/run-tests.py [--soak] [CLASS...]     classes: format lints python unit monitor doc service machine e2e clients
 """
 
 import argparse
@@ -27,7 +27,7 @@ sys.path.insert(0, str(TREE / "packaging/clients"))
 import clients  # noqa: E402  beside the flows that it runs
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", TREE / "target")) / "x86_64-unknown-linux-gnu" / "release"
 FORKD = TARGET / "forkd"
-CLASSES = ["format", "lints", "python", "unit", "monitor", "doc", "machine", "e2e", "clients"]
+CLASSES = ["format", "lints", "python", "unit", "monitor", "doc", "service", "machine", "e2e", "clients"]
 E2E = "forkd-e2e"
 # Crates whose tests run tiny guests: on any /dev/kvm, also one that interprets its guests.
 MONITOR = {"forkd-kvm", "forkd-memory", "forkd-vmm"}
@@ -206,7 +206,7 @@ def run(wanted, soak):
     counted("python", python_tests)
 
     programs = None
-    if wanted & {"unit", "monitor", "machine", "e2e", "clients"}:
+    if wanted & {"unit", "monitor", "service", "machine", "e2e", "clients"}:
         print("\n=== build", flush=True)
         built = shown(["cargo", "build", "--release", "--workspace"])[0] == 0
         programs = test_programs() if built else None
@@ -229,6 +229,7 @@ def run(wanted, soak):
     else:
         print("\nno /dev/kvm here: the monitor's tests run in the machine only", flush=True)
     counted("doc", lambda c: cargo_tests(c, ["cargo", "test", "--release", "--workspace", "--doc"]))
+    counted("service", service_checks)
     if wanted & {"machine", "e2e", "clients"}:
         with_host(counted, programs)
     return counts
@@ -243,6 +244,20 @@ def python_tests(count):
         count.add(ran - skipped - failed, failed, skipped)
         if code != 0 and failed == 0 or ran == 0:
             count.whole(False)
+
+
+def service_checks(count):
+    """Programs that others made, against the API of a controller without KVM."""
+    checks, folder = TREE / "packaging/service/checks.py", TARGET.parents[1] / "service"
+    flows(count, *shown([sys.executable, checks, folder, TARGET / "examples/furnished"]))
+
+
+def flows(count, code, text):
+    """Counts what a program of flows printed."""
+    outcomes = FLOW.findall(text)
+    count.add(outcomes.count("ok"), outcomes.count("FAILED"), 0)
+    if code != 0 and "FAILED" not in outcomes or not outcomes:
+        count.whole(False)
 
 
 def with_host(counted, programs):
@@ -270,11 +285,7 @@ def with_host(counted, programs):
         # What clients ask for by themselves: made where it is missing.
         count.whole(shown([FORKD, "--url", host.url, "quickstart", "-n", "1"])[0] == 0)
         for command, place, env in clients.runs(folder, host.url, FORKD):
-            code, text = shown(command, place, env)
-            outcomes = FLOW.findall(text)
-            count.add(outcomes.count("ok"), outcomes.count("FAILED"), 0)
-            if code != 0 and "FAILED" not in outcomes or not outcomes:
-                count.whole(False)
+            flows(count, *shown(command, place, env))
 
     def not_started(count):
         counts.append(count)

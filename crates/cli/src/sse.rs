@@ -67,13 +67,7 @@ impl Parser {
 /// Shows `progress` events as they come and returns what `done` carries.
 pub(crate) async fn follow<T: DeserializeOwned>(mut body: Incoming, step: &Step) -> Result<T, CliError> {
     let mut parser = Parser::default();
-    while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|e| CliError::caused(ErrorClass::Internal, "the controller broke off", e))?;
-        let bytes = frame.into_data().unwrap_or_else(|_| Bytes::new());
-        let events = parser.push(&bytes).ok_or_else(|| {
-            CliError::local(ErrorClass::Internal, "the controller sent an event without an end")
-        })?;
+    while let Some(events) = next(&mut body, &mut parser).await? {
         for event in events {
             if let Some(outcome) = outcome(&event, step) {
                 return outcome;
@@ -83,16 +77,38 @@ pub(crate) async fn follow<T: DeserializeOwned>(mut body: Incoming, step: &Step)
     Err(CliError::local(ErrorClass::Internal, "the controller ended before the work was done"))
 }
 
+/// Gives what each event carries to `take`, until the controller ends.
+pub(crate) async fn each<T: DeserializeOwned>(mut body: Incoming, take: impl Fn(&T)) -> Result<(), CliError> {
+    let mut parser = Parser::default();
+    while let Some(events) = next(&mut body, &mut parser).await? {
+        for event in events {
+            take(&read(&event.data)?);
+        }
+    }
+    Err(CliError::local(ErrorClass::Internal, "the controller ended"))
+}
+
+/// What came since the last time; `None` at the end.
+async fn next(body: &mut Incoming, parser: &mut Parser) -> Result<Option<Vec<Event>>, CliError> {
+    let Some(frame) = body.frame().await else { return Ok(None) };
+    let frame = frame.map_err(|e| CliError::caused(ErrorClass::Internal, "the controller broke off", e))?;
+    let bytes = frame.into_data().unwrap_or_else(|_| Bytes::new());
+    let endless = || CliError::local(ErrorClass::Internal, "the controller sent an event without an end");
+    parser.push(&bytes).map(Some).ok_or_else(endless)
+}
+
+fn read<T: DeserializeOwned>(data: &str) -> Result<T, CliError> {
+    serde_json::from_str(data)
+        .map_err(|e| CliError::caused(ErrorClass::Internal, "reading the controller's answer", e))
+}
+
 fn outcome<T: DeserializeOwned>(event: &Event, step: &Step) -> Option<Result<T, CliError>> {
     match event.name.as_str() {
         "progress" => {
             step.note(&crate::ui::plain(&event.data));
             None
         }
-        "done" => Some(
-            serde_json::from_str(&event.data)
-                .map_err(|e| CliError::caused(ErrorClass::Internal, "reading the controller's answer", e)),
-        ),
+        "done" => Some(read(&event.data)),
         "error" => Some(Err(failure(&event.data))),
         _ => None,
     }

@@ -46,6 +46,22 @@ pub fn status_of(class: ErrorClass, code: &str) -> StatusCode {
     }
 }
 
+/// What figures call the failures of a status; none where it is no failure.
+pub(crate) fn class_of(status: StatusCode) -> Option<&'static str> {
+    let class = match status.as_u16() {
+        ..400 => return None,
+        401 | 403 => return Some("refused"),
+        404 => ErrorClass::NotFound,
+        409 => ErrorClass::Conflict,
+        429 | 503 | 507 => ErrorClass::Exhausted,
+        400..=499 => ErrorClass::Caller,
+        501 => ErrorClass::HostUnfit,
+        502 => ErrorClass::GuestFault,
+        _ => ErrorClass::Internal,
+    };
+    Some(class.name())
+}
+
 impl ApiError {
     pub(crate) fn new(status: StatusCode, code: &str, error: impl Into<String>) -> Self {
         let body = ErrorBody { error: error.into(), code: code.to_owned(), failures: Vec::new() };
@@ -179,6 +195,9 @@ mod tests {
             (ErrorClass::Internal, "internal", 500),
         ] {
             assert_eq!(status_of(class, code).as_u16(), status);
+            // Damage and faults of forkd have one status.
+            let counted = if class == ErrorClass::Corrupt { ErrorClass::Internal } else { class };
+            assert_eq!(class_of(status_of(class, code)), Some(counted.name()));
         }
     }
 }

@@ -6,7 +6,12 @@
 //!   access/   who may do what: tokens, scopes, tenants, quotas
 //!   audit/    what was done, by whom, in a chain of hashes
 //!   service   the engine and what stands around it
-//!   router    all routes, limits, the OpenAPI document
+//!   router    all routes and their limits
+//!   openapi/  the document that describes them, and its page
+//!   repeat    answers that are given again to whoever asks with the same key
+//!   list      filters and pages
+//!   progress  work that takes long, as events
+//!   metrics   requests and errors, counted; all figures as text
 //!   extract   bodies, queries and names out of requests; refusals in the API's own shape
 //!   routes/   one file per noun
 //!   e2b/      the control plane of E2B's clients
@@ -26,7 +31,11 @@ mod error;
 mod extract;
 mod list;
 mod listen;
+mod metrics;
+mod openapi;
+mod progress;
 mod proxy;
+mod repeat;
 mod router;
 mod routes;
 mod service;
@@ -38,6 +47,6 @@ pub use access::{ChosenToken, Hosts, WeakToken};
 pub use drain::{Drain, Leave};
 pub use error::status_of;
 pub use listen::{Bound, Doors, Listen, ListenParseError, ServeError};
-pub use router::openapi;
+pub use openapi::{openapi, openapi_json};
 pub use service::{OpenServiceError, Service, ServiceOptions};
 pub use tls::{TlsError, TlsFiles};

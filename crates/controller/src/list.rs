@@ -1,7 +1,7 @@
 //! Lists: what is filtered by, and pages.
 
 use axum::response::IntoResponse;
-use forkd_protocol::rest::{SandboxInfo, SnapshotInfo};
+use forkd_protocol::rest::{SandboxInfo, SnapshotInfo, WorkspaceInfo};
 use http::{HeaderMap, HeaderValue, header};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
@@ -73,6 +73,33 @@ impl SnapshotFilter {
         });
         let query = [("status", &self.status), ("branched_from", &self.branched_from)];
         cut(all, "/v1/snapshots", (self.limit, self.after.as_ref()), &query, |info| &info.tag)
+    }
+}
+
+/// Which workspaces.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct WorkspaceFilter {
+    /// At most so many, 1 to 1000; absent is all
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<usize>,
+    /// Only what comes after this name, as `Link` has it
+    after: Option<String>,
+    /// In this status
+    status: Option<String>,
+    /// Begun with the snapshot of this tag
+    tag: Option<String>,
+}
+
+impl WorkspaceFilter {
+    /// One page of those that fit.
+    pub(crate) fn page(&self, mut all: Vec<WorkspaceInfo>) -> Result<impl IntoResponse + use<>, ApiError> {
+        all.retain(|info| {
+            self.status.as_ref().is_none_or(|status| *status == info.status)
+                && self.tag.as_ref().is_none_or(|tag| *tag == info.source_snapshot_tag)
+        });
+        let query = [("status", &self.status), ("tag", &self.tag)];
+        cut(all, "/v1/workspaces", (self.limit, self.after.as_ref()), &query, |info| &info.name)
     }
 }
 

@@ -11,9 +11,12 @@ use utoipa_axum::routes;
 
 use crate::access::guard;
 use crate::error::ApiError;
+use crate::metrics::count;
+use crate::openapi;
+use crate::repeat::repeat;
 use crate::routes::{
-    agent, artifacts, audit, bundles, chains, host, jail, meta, pause, ports, sandboxes, snapshots, tenants,
-    tokens,
+    agent, artifacts, audit, bundles, chains, events, host, jail, meta, pause, ports, sandboxes, snapshots,
+    tenants, tokens, workspaces,
 };
 use crate::service::Service;
 
@@ -21,26 +24,51 @@ use crate::service::Service;
 const MAX_JSON: usize = 16 << 20;
 
 #[derive(OpenApi)]
-#[openapi(info(title = "forkd", description = "MicroVM sandboxes forked from a warmed parent"))]
+#[openapi(
+    info(
+        title = "forkd",
+        description = "MicroVM sandboxes, forked from a warmed parent.\n\nErrors have one shape: `error` is for people, \
+                       `code` for programs. Names are checked before anything is looked at. Nothing that is asked for \
+                       is left half done.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    tags(
+        (name = "sandboxes", description = "children of snapshots, and what is done in them"),
+        (name = "snapshots", description = "what children are forked from"),
+        (name = "workspaces", description = "sandboxes with a name, which survive"),
+        (name = "images", description = "root file systems"),
+        (name = "kernels", description = "kernels of guests"),
+        (name = "bundles", description = "snapshots that leave and arrive"),
+        (name = "events", description = "what happened, and what happens"),
+        (name = "store", description = "looking after what is stored"),
+        (name = "access", description = "tokens, tenants, the audit log"),
+        (name = "controller", description = "the controller itself")
+    ),
+    // What a sandbox answers itself, on any method.
+    paths(agent::pass, ports::root, ports::pass, ports::tunnel)
+)]
 struct Document;
 
 impl Service {
     /// All routes, with what stands around them.
     pub fn router(&self) -> Router {
-        let (router, document) = described().split_for_parts();
+        let (router, _) = described().split_for_parts();
         router
-            .route("/openapi.json", axum::routing::get(|| async move { axum::Json(document) }))
+            .route("/openapi.json", axum::routing::get(openapi::document))
+            .route("/docs", axum::routing::get(openapi::docs))
             // Every method and body goes through to the agent; its own API says which there are.
             .route("/v1/sandboxes/{id}/agent/{*path}", any(agent::pass))
-            .route("/v1/sandboxes/{id}/ports/{port}", any(ports::pass))
-            .route("/v1/sandboxes/{id}/ports/{port}/", any(ports::pass))
+            .route("/v1/sandboxes/{id}/ports/{port}", any(ports::root))
+            .route("/v1/sandboxes/{id}/ports/{port}/", any(ports::root))
             .route("/v1/sandboxes/{id}/ports/{port}/{*path}", any(ports::pass))
             .route("/v1/sandboxes/{id}/tunnel/{port}", any(ports::tunnel))
             .merge(crate::e2b::routes())
             .fallback(unknown)
             .method_not_allowed_fallback(not_allowed)
             .layer(DefaultBodyLimit::max(MAX_JSON))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), repeat))
             .layer(axum::middleware::from_fn_with_state(self.clone(), guard))
+            .layer(axum::middleware::from_fn_with_state(self.clone(), count))
             // What is meant for a sandbox has the sandbox's tokens and needs none of the API's.
             .layer(axum::middleware::from_fn_with_state(self.clone(), crate::traffic::divert))
             .layer(tower_http::trace::TraceLayer::new_for_http())
@@ -48,12 +76,8 @@ impl Service {
     }
 }
 
-/// The OpenAPI document.
-pub fn openapi() -> utoipa::openapi::OpenApi {
-    described().into_openapi()
-}
-
-fn described() -> OpenApiRouter<Service> {
+/// The routes with what each says of itself.
+pub(crate) fn described() -> OpenApiRouter<Service> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(meta::healthz))
         .routes(routes!(meta::version))
@@ -84,6 +108,11 @@ fn described() -> OpenApiRouter<Service> {
         .routes(routes!(sandboxes::stats))
         .routes(routes!(jail::get))
         .routes(routes!(sandboxes::all_stats))
+        .routes(routes!(workspaces::list, workspaces::create))
+        .routes(routes!(workspaces::get, workspaces::remove))
+        .routes(routes!(workspaces::suspend))
+        .routes(routes!(workspaces::resume))
+        .routes(routes!(events::list))
         .routes(routes!(artifacts::images))
         .routes(routes!(artifacts::image, artifacts::put_image, artifacts::remove_image))
         .routes(routes!(artifacts::kernels))

@@ -5,11 +5,16 @@ use std::sync::Arc;
 use axum::extract::FromRef;
 use forkd_engine::{Engine, EngineError};
 use forkd_store::StoreError;
+use tokio::sync::Semaphore;
 
 use crate::access::{ChosenToken, Hosts, Keyring, Quotas};
 use crate::audit::Log;
 use crate::clock::unix_now;
 use crate::error::ApiError;
+use crate::metrics::Traffic;
+
+/// How many may follow what happens at once.
+const MAX_FOLLOWERS: usize = 256;
 
 /// What a service is told when it opens.
 #[derive(Debug, Clone, Default)]
@@ -54,6 +59,8 @@ struct Around {
     keyring: Keyring,
     quotas: Arc<Quotas>,
     audit: Log,
+    traffic: Traffic,
+    followers: Arc<Semaphore>,
 }
 
 impl Service {
@@ -65,12 +72,15 @@ impl Service {
         let store = engine.store().clone();
         let opening = tokio::task::spawn_blocking(move || {
             store.sweep_claims()?;
+            store.forget_unanswered_keys()?;
             let folder = store.root().join("audit");
             let audit = Log::open(&folder, store.clone())
                 .map_err(|source| OpenServiceError::Audit { folder, source })?;
             let keyring = Keyring::new(store.tokens()?, options.chosen, options.owner);
             let quotas = Arc::new(Quotas::new(store.tenants()?));
-            Ok::<_, OpenServiceError>(Around { hosts: options.hosts, keyring, quotas, audit })
+            let (hosts, traffic) = (options.hosts, Traffic::default());
+            let followers = Arc::new(Semaphore::new(MAX_FOLLOWERS));
+            Ok::<_, OpenServiceError>(Around { hosts, keyring, quotas, audit, traffic, followers })
         });
         let around = opening.await.map_err(|_| OpenServiceError::Broken)??;
         Ok(Self { engine, around: Arc::new(around) })
@@ -96,6 +106,15 @@ impl Service {
 
     pub(crate) fn quotas(&self) -> &Arc<Quotas> {
         &self.around.quotas
+    }
+
+    /// Places of those who follow what happens.
+    pub(crate) fn followers(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.around.followers)
+    }
+
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.around.traffic
     }
 
     pub(crate) fn audit(&self) -> &Log {

@@ -91,6 +91,9 @@ fn numbers_out_of_range_and_empty_commands_are_refused() {
         controller.post("/v1/snapshots", &format!(r#"{{"tag":"t","image":"py",{field}}}"#)).refused(400);
     }
     controller.post("/v1/sandboxes/sb-1/exec", r#"{"args":[]}"#).refused(400);
+    controller.post("/v1/sandboxes/sb-1/exec", r#"{"args":["x"],"timeout_secs":31536001}"#).refused(400);
+    controller.post("/v1/sandboxes/sb-1/eval", r#"{"code":"1","timeout_secs":31536001}"#).refused(400);
+    controller.get("/v1/audit?after=9223372036854775808").refused(400);
     controller.delete("/v1/snapshots/t?cascade=true&force=true").refused(400);
     controller.delete("/v1/snapshots/t?cascade=perhaps").refused(400);
     controller.post("/v1/gc?dry_run=2", "").refused(400);
@@ -123,7 +126,7 @@ fn what_is_not_there_is_404() {
 #[test]
 fn what_is_no_request_is_refused_in_the_same_shape() {
     let controller = Controller::start();
-    for body in ["", "{", "[]", "null", r#"{"snapshot_tag":5}"#, r#"{"n":1}"#, "\u{0}"] {
+    for body in ["", "{", "[]", r#"["t",null,1]"#, "null", r#"{"snapshot_tag":5}"#, r#"{"n":1}"#, "\u{0}"] {
         controller.post("/v1/sandboxes", body).refused(400);
         controller.post("/v1/snapshots", body).refused(400);
     }
@@ -206,7 +209,12 @@ fn an_empty_controller_describes_itself() {
     assert!(controller.get("/v1/snapshots").json::<Vec<SnapshotInfo>>().is_empty());
     assert!(controller.get("/v1/sandboxes").json::<Vec<serde_json::Value>>().is_empty());
     let metrics = String::from_utf8(controller.get("/metrics").body).unwrap();
-    assert!(metrics.contains("forkd_sandboxes_active 0\n"), "{metrics}");
+    for line in
+        ["forkd_sandboxes_active 0", "forkd_snapshots_total 0", "forkd_build_info{version=\"0.1.0\"} 1"]
+    {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+    }
+    assert!(metrics.ends_with("# EOF\n"), "{metrics}");
 }
 
 #[test]
@@ -217,6 +225,7 @@ fn the_document_names_every_route_and_no_other_answers() {
     for (path, item) in paths {
         for method in item.as_object().unwrap().keys() {
             let path = path.replace("{id}", "sb-1").replace("{tag}", "t").replace("{name}", "n");
+            let path = path.replace("{port}", "80").replace("{path}", "p").replace("{hash}", "0");
             let answer = controller.send(&method.to_uppercase(), &path, &[], b"");
             let gone = String::from_utf8_lossy(&answer.body).contains("no_such_route");
             assert!(!gone && answer.status != 405, "{method} {path}");
@@ -224,6 +233,47 @@ fn the_document_names_every_route_and_no_other_answers() {
     }
     assert!(paths.len() >= 14, "{:?}", paths.keys());
     assert!(document["components"]["schemas"]["SandboxInfo"].is_object());
+}
+
+#[test]
+fn the_document_in_the_repository_is_that_of_the_code() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
+    let wanted = forkd_controller::openapi_json();
+    if std::env::var_os("FORKD_WRITE_DOCUMENTS").is_some() {
+        std::fs::write(&file, wanted).unwrap();
+    }
+    let stored = std::fs::read_to_string(&file).unwrap_or_default();
+    let hint = "docs/openapi.json is not that of the code; write it anew: FORKD_WRITE_DOCUMENTS=1 cargo test -p forkd-controller";
+    assert!(stored == wanted, "{hint}");
+    let served = Controller::start().get("/openapi.json");
+    assert_eq!(String::from_utf8(served.body).unwrap(), wanted);
+    let document = forkd_controller::openapi();
+    assert!(document["openapi"].as_str().unwrap().starts_with("3.1"), "{}", document["openapi"]);
+    let mut ids = std::collections::BTreeSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            assert!(
+                ids.insert(operation["operationId"].as_str().unwrap()),
+                "{method} {path}: its id is another's"
+            );
+            for status in ["403", "500"] {
+                let shared = &operation["responses"][status]["$ref"];
+                assert_eq!(*shared, format!("#/components/responses/{status}"), "{method} {path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_page_of_the_document_needs_nothing_else() {
+    let page = Controller::start().get("/docs");
+    assert_eq!(page.status, 200);
+    assert!(
+        page.head.to_ascii_lowercase().contains("content-security-policy: default-src 'none'"),
+        "{}",
+        page.head
+    );
+    assert!(String::from_utf8(page.body).unwrap().contains("/v1/sandboxes/{id}/branch"));
 }
 
 #[test]

@@ -192,3 +192,78 @@ fn pages_from_elsewhere_and_names_that_only_point_here_are_refused() {
     std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 403") || answer.starts_with("HTTP/1.1 421"), "{answer}");
 }
+
+#[test]
+fn the_same_key_gives_the_same_answer_and_makes_nothing_twice() {
+    let controller = Controller::furnished();
+    assert_eq!(controller.post("/v1/snapshots", r#"{"tag":"k","image":"py"}"#).status, 201);
+    let ask = |key: &str, body: &Value| {
+        let headers = [("Content-Type", "application/json"), ("Idempotency-Key", key)];
+        controller.send("POST", "/v1/sandboxes", &headers, &body_of(body))
+    };
+    let fork = json!({ "snapshot_tag": "k", "n": 1 });
+    let first = ask("a-1", &fork);
+    assert_eq!(first.status, 201);
+    let again = ask("a-1", &fork);
+    assert_eq!((again.status, &again.body), (201, &first.body));
+    assert!(again.head.to_ascii_lowercase().contains("idempotent-replayed: true"));
+    let other = ask("a-1", &json!({ "snapshot_tag": "k", "n": 2 }));
+    assert_eq!(other.refused(422).code, "key_reused");
+    // What was refused stays refused; what could not be had may be asked for again.
+    assert_eq!(ask("a-2", &json!({ "snapshot_tag": "none", "n": 1 })).status, 404);
+    assert_eq!(ask("a-2", &json!({ "snapshot_tag": "none", "n": 1 })).status, 404);
+    controller.mood("die");
+    let failed = ask("a-3", &fork);
+    assert!(failed.status >= 500, "{}", failed.status);
+    assert_eq!(ask("a-3", &fork).status, 201);
+    for bad in ["", "two words", &"x".repeat(256)] {
+        ask(bad, &fork).refused(400);
+    }
+    let listed: Value = controller.get("/v1/sandboxes").json();
+    assert_eq!(listed.as_array().unwrap().iter().filter(|s| s["ended"].is_null()).count(), 2);
+}
+
+#[test]
+fn of_many_requests_with_one_key_one_is_carried_out() {
+    let controller = Controller::furnished();
+    assert_eq!(controller.post("/v1/snapshots", r#"{"tag":"k","image":"py"}"#).status, 201);
+    let fork = json!({ "snapshot_tag": "k", "n": 1 }).to_string();
+    let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "one")];
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| controller.send("POST", "/v1/sandboxes", &headers, fork.as_bytes()).status)
+            })
+            .collect();
+        asked.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    assert!(statuses.iter().all(|s| [201, 409].contains(s)), "{statuses:?}");
+    let listed: Value = controller.get("/v1/sandboxes").json();
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn a_workspace_is_suspended_and_resumed_under_its_name() {
+    let controller = Controller::furnished();
+    assert_eq!(controller.post("/v1/snapshots", r#"{"tag":"w","image":"py"}"#).status, 201);
+    let made = controller.post("/v1/workspaces", r#"{"name":"mine","snapshot_tag":"w"}"#);
+    assert_eq!(made.status, 201, "{}", String::from_utf8_lossy(&made.body));
+    let made: Value = made.json();
+    assert_eq!((&made["status"], &made["source_snapshot_tag"]), (&json!("running"), &json!("w")));
+    let sandbox = made["live_sandbox_id"].as_str().unwrap().to_owned();
+    controller.post("/v1/workspaces", r#"{"name":"mine","snapshot_tag":"w"}"#).refused(409);
+    controller.post("/v1/workspaces", r#"{"name":"a/b","snapshot_tag":"w"}"#).refused(400);
+    controller.post("/v1/workspaces", r#"{"name":"other","snapshot_tag":"none"}"#).refused(404);
+    controller.send("POST", "/v1/workspaces/mine/resume", &[], b"").refused(409);
+    let suspended = controller.post("/v1/workspaces/mine/suspend", "{}");
+    assert_eq!(suspended.status, 200, "{}", String::from_utf8_lossy(&suspended.body));
+    assert_eq!(suspended.json::<Value>()["status"], "suspended");
+    let resumed: Value = controller.send("POST", "/v1/workspaces/mine/resume", &[], b"").json();
+    assert_eq!((&resumed["status"], &resumed["live_sandbox_id"]), (&json!("running"), &json!(sandbox)));
+    assert_eq!(controller.get("/v1/workspaces").json::<Value>().as_array().unwrap().len(), 1);
+    assert_eq!(controller.delete(&format!("/v1/sandboxes/{sandbox}")).status, 204);
+    assert_eq!(controller.get("/v1/workspaces/mine").json::<Value>()["status"], "stale");
+    controller.post("/v1/workspaces/mine/suspend", "{}").refused(409);
+    assert_eq!(controller.delete("/v1/workspaces/mine").status, 204);
+    controller.get("/v1/workspaces/mine").refused(404);
+}

@@ -42,7 +42,13 @@ impl Engine {
     /// Checks everything that arrived and makes the snapshot visible. It is done to the end beside a future that was
     /// dropped.
     pub async fn commit_import(&self, id: Digest, tag: Option<Tag>) -> Result<Imported, EngineError> {
-        let (record, snapshots) = self.in_store(move |store| store.commit_import(&id, tag.as_ref())).await?;
+        let events = self.shared.events.clone();
+        let committing = self.in_store(move |store| {
+            let (record, snapshots) = store.commit_import(&id, tag.as_ref())?;
+            events.made(store, &record.info.tag);
+            Ok((record, snapshots))
+        });
+        let (record, snapshots) = committing.await?;
         Ok(Imported { snapshot: record.info, snapshots })
     }
 

@@ -2,8 +2,8 @@
 
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::{
-    CompactSnapshot, GarbageReport, RemoveSnapshot, SnapshotInfo, SnapshotInfoDetail, VerifyReport,
-    VerifySnapshots,
+    CompactSnapshot, EventKind, GarbageReport, RemoveSnapshot, SnapshotInfo, SnapshotInfoDetail,
+    VerifyReport, VerifySnapshots,
 };
 use forkd_store::Removal;
 
@@ -29,7 +29,17 @@ impl Engine {
             return Ok(());
         }
         self.shared.branches.check_ready(tag.as_str())?;
-        self.in_store(move |store| store.remove_snapshot(&tag, how)).await.map(drop)
+        let events = self.shared.events.clone();
+        let removing = self.in_store(move |store| {
+            // Whose they are is forgotten with them.
+            let owners = store.tag_owners()?;
+            for removed in store.remove_snapshot(&tag, how)? {
+                let owner = owners.get(&removed).cloned();
+                events.snapshot(EventKind::SnapshotRemoved, &removed, owner, None);
+            }
+            Ok(())
+        });
+        removing.await
     }
 
     /// Makes a flat snapshot of one that lies on others. It is made to the end beside a future that was dropped.
@@ -39,7 +49,13 @@ impl Engine {
         asked: CompactSnapshot,
     ) -> Result<SnapshotInfo, EngineError> {
         let to: Tag = asked.to.parse()?;
-        Ok(self.in_store(move |store| store.compact_snapshot(&from, &to)).await?.info)
+        let events = self.shared.events.clone();
+        let compacting = self.in_store(move |store| {
+            let info = store.compact_snapshot(&from, &to)?.info;
+            events.made(store, &info.tag);
+            Ok(info)
+        });
+        compacting.await
     }
 
     /// Removes content that nothing names, or only says what would go.

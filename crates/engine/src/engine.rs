@@ -10,8 +10,9 @@ use forkd_host::jail::Facts;
 use forkd_protocol::guest::{Evaluated, Executed, Health, PATH_EVAL, PATH_EXEC, PATH_HEALTH};
 use forkd_protocol::names::{ImageName, KernelName, SandboxId, Tag};
 use forkd_protocol::rest::{
-    BranchRequest, CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, ExecRequest, ExecResponse,
-    ImageInfo, JailReport, KernelInfo, PingResponse, SandboxInfo, SnapshotInfo,
+    BranchRequest, CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, EventKind, ExecRequest,
+    ExecResponse, ImageInfo, JailReport, KernelInfo, MAX_TIMEOUT_SECS, PingResponse, SandboxInfo,
+    SnapshotInfo,
 };
 use forkd_store::Store;
 use http::{Request, Response};
@@ -23,7 +24,9 @@ use tracing::warn;
 
 use crate::artifacts::{take_image, take_kernel};
 use crate::config::EngineConfig;
-use crate::error::{EngineError, OpenError, RequestError};
+use crate::error::{EngineError, OpenError, RequestError, in_range};
+use crate::events::Events;
+use crate::figures::Figures;
 use crate::guest::{self, Body, GuestError, Limits};
 use crate::ids::Ids;
 use crate::monitor::{Launcher, NOTICE_END_WITHIN, check_root};
@@ -57,6 +60,10 @@ pub(crate) struct Shared {
     pub(crate) alarm: Alarm,
     /// Branches that nobody waits for.
     pub(crate) branches: branch::Progress,
+    /// What happens.
+    pub(crate) events: Events,
+    /// What is counted and measured.
+    pub(crate) figures: Arc<Figures>,
     cores: usize,
     /// Ends what goes on beside requests when the last clone is dropped.
     _ended: DropGuard,
@@ -73,6 +80,8 @@ impl Shared {
             store: self.store.clone(),
             bounds: self.config.bounds,
             registry: Arc::downgrade(&self.registry),
+            figures: Arc::clone(&self.figures),
+            events: self.events.clone(),
         }
     }
 }
@@ -89,6 +98,7 @@ impl Engine {
         let launcher = Launcher::new(&config, store.clone());
         let cores = available_parallelism().map_or(1, |n| n.get());
         let ended = CancellationToken::new();
+        let events = Events::open(store.clone());
         let shared = Arc::new(Shared {
             config,
             store,
@@ -100,6 +110,8 @@ impl Engine {
             branching: Arc::new(Semaphore::new(branch::MAX_AT_ONCE)),
             alarm: Alarm::default(),
             branches: branch::Progress::default(),
+            events,
+            figures: Arc::default(),
             cores,
             _ended: ended.clone().drop_guard(),
         });
@@ -128,7 +140,7 @@ impl Engine {
     /// Makes a snapshot of a running sandbox, which runs on. Where the request waits, until the snapshot is ready;
     /// otherwise it is listed as `writing` until it is ready or has failed. Dropping the future changes nothing.
     pub async fn branch(&self, id: &SandboxId, asked: BranchRequest) -> Result<SnapshotInfo, EngineError> {
-        branch::branch(&self.shared, id, asked).await
+        self.shared.figures.timed("branch", branch::branch(&self.shared, id, asked)).await
     }
 
     /// All sandboxes, oldest first; also those that are starting, and those that ended by themselves.
@@ -138,7 +150,7 @@ impl Engine {
 
     /// How many sandboxes ended, since this engine was opened, because a filter of system calls killed their monitor.
     pub fn killed_by_filter(&self) -> u64 {
-        self.shared.registry.killed_by_filter()
+        self.shared.figures.killed_by_filter()
     }
 
     /// One sandbox.
@@ -170,18 +182,22 @@ impl Engine {
         if asked.args.is_empty() {
             return Err(RequestError::Empty("args").into());
         }
+        in_range::<u64>("timeout_secs", asked.timeout_secs, 0, MAX_TIMEOUT_SECS)?;
         let limits = guest::exec_bounds(asked.timeout_secs, self.shared.config.bounds.guest_grace);
         let question = guest::exec_request(asked);
         let handle = self.running(id)?;
-        let told: Executed = ask(&handle, handle.guest.post(PATH_EXEC, &question, limits)).await?;
+        let asking = ask(&handle, handle.guest.post(PATH_EXEC, &question, limits));
+        let told: Executed = self.shared.figures.timed("exec", asking).await?;
         Ok(guest::exec_response(told)?)
     }
 
     /// Evaluates in the warm interpreter.
     pub async fn eval(&self, id: &SandboxId, asked: EvalRequest) -> Result<EvalResponse, EngineError> {
+        in_range::<u64>("timeout_secs", asked.timeout_secs, 0, MAX_TIMEOUT_SECS)?;
         let (question, limits) = guest::eval_request(asked, self.shared.config.bounds.guest_grace);
         let handle = self.running(id)?;
-        let told: Evaluated = ask(&handle, handle.guest.post(PATH_EVAL, &question, limits)).await?;
+        let asking = ask(&handle, handle.guest.post(PATH_EVAL, &question, limits));
+        let told: Evaluated = self.shared.figures.timed("eval", asking).await?;
         Ok(guest::eval_response(told))
     }
 
@@ -189,7 +205,8 @@ impl Engine {
     pub async fn ping(&self, id: &SandboxId) -> Result<PingResponse, EngineError> {
         let handle = self.running(id)?;
         let limits = Limits::small(self.shared.config.bounds.guest_grace);
-        let told: Health = ask(&handle, handle.guest.get(PATH_HEALTH, limits)).await?;
+        let asking = ask(&handle, handle.guest.get(PATH_HEALTH, limits));
+        let told: Health = self.shared.figures.timed("ping", asking).await?;
         Ok(guest::ping_response(told))
     }
 
@@ -240,7 +257,8 @@ impl Engine {
         asked: CreateSnapshot,
         progress: mpsc::Sender<String>,
     ) -> Result<SnapshotInfo, EngineError> {
-        snapshot::create(&self.shared, asked, &progress).await
+        let making = snapshot::create(&self.shared, asked, &progress);
+        self.shared.figures.timed("snapshot", making).await
     }
 
     /// All snapshots.
@@ -281,13 +299,24 @@ impl Engine {
         origin: String,
         from: impl Read + Send + 'static,
     ) -> Result<ImageInfo, EngineError> {
-        let store = self.shared.store.clone();
-        blocking(move || take_image(&store, &name, &origin, from)).await?
+        let (store, events) = (self.shared.store.clone(), self.shared.events.clone());
+        let taking = blocking(move || {
+            let taken = take_image(&store, &name, &origin, from)?;
+            events.artifact(EventKind::ImageMade, name.as_str());
+            Ok(taken)
+        });
+        taking.await?
     }
 
     /// Removes an image; snapshots made of it keep what they need.
     pub async fn remove_image(&self, name: ImageName) -> Result<(), EngineError> {
-        self.in_store(move |store| store.remove_image(&name)).await
+        let events = self.shared.events.clone();
+        self.in_store(move |store| {
+            store.remove_image(&name)?;
+            events.artifact(EventKind::ImageRemoved, name.as_str());
+            Ok(())
+        })
+        .await
     }
 
     /// All kernels, newest first.
@@ -303,13 +332,24 @@ impl Engine {
         name: KernelName,
         from: impl Read + Send + 'static,
     ) -> Result<KernelInfo, EngineError> {
-        let store = self.shared.store.clone();
-        blocking(move || take_kernel(&store, &name, from)).await?
+        let (store, events) = (self.shared.store.clone(), self.shared.events.clone());
+        let taking = blocking(move || {
+            let taken = take_kernel(&store, &name, from)?;
+            events.artifact(EventKind::KernelMade, name.as_str());
+            Ok(taken)
+        });
+        taking.await?
     }
 
     /// Removes a kernel; snapshots made with it do not need it.
     pub async fn remove_kernel(&self, name: KernelName) -> Result<(), EngineError> {
-        self.in_store(move |store| store.remove_kernel(&name)).await
+        let events = self.shared.events.clone();
+        self.in_store(move |store| {
+            store.remove_kernel(&name)?;
+            events.artifact(EventKind::KernelRemoved, name.as_str());
+            Ok(())
+        })
+        .await
     }
 
     /// Lets go of all sandboxes, which run on, and ends the monitors that wait. Nothing can be done with this engine

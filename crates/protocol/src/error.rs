@@ -27,6 +27,22 @@ pub enum ErrorClass {
     Internal,
 }
 
+impl ErrorClass {
+    /// As figures and logs call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Caller => "caller",
+            Self::NotFound => "not_found",
+            Self::Conflict => "conflict",
+            Self::Exhausted => "exhausted",
+            Self::HostUnfit => "host_unfit",
+            Self::GuestFault => "guest_fault",
+            Self::Corrupt => "corrupt",
+            Self::Internal => "internal",
+        }
+    }
+}
+
 /// An error and its causes in one line; a cause that the text before it ends with already is not repeated.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();

@@ -36,6 +36,11 @@ fn check(kind: &'static str, given: &str, max: usize, dots: bool) -> Result<(), 
     Err(NameError::new(kind, given, rule))
 }
 
+fn pattern(max: usize, dots: bool) -> String {
+    let more = if dots { "." } else { "" };
+    format!("^[A-Za-z0-9_][A-Za-z0-9_{more}-]{{0,{}}}$", max - 1)
+}
+
 macro_rules! name_type {
     ($(#[$doc:meta])* $name:ident, $kind:literal, max $max:literal, dots $dots:literal) => {
         $(#[$doc])*
@@ -44,6 +49,11 @@ macro_rules! name_type {
         pub struct $name(String);
 
         impl $name {
+            /// What it looks like, as a regular expression.
+            pub fn pattern() -> String {
+                pattern($max, $dots)
+            }
+
             /// The name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -124,6 +134,12 @@ mod tests {
         for good in ["a", "pynp", "code-interpreter-v1", "A_1", &"x".repeat(64)] {
             assert!(good.parse::<Tag>().is_ok(), "{good:?}");
         }
+    }
+
+    #[test]
+    fn patterns_say_what_is_valid() {
+        assert_eq!(Tag::pattern(), "^[A-Za-z0-9_][A-Za-z0-9_-]{0,63}$");
+        assert_eq!(KernelName::pattern(), "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$");
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod access;
 mod audit;
 mod bundle;
 mod chain;
+mod event;
 mod host;
 mod jail;
 mod limits;
@@ -13,13 +14,16 @@ mod network;
 mod refresh;
 mod settings;
 mod stats;
+mod workspace;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-pub use self::access::{CreateToken, CreatedToken, Quota, Scope, ScopeError, TenantInfo, TokenInfo, Usage};
+pub use self::access::{
+    CreateToken, CreatedToken, MAX_QUOTA, Quota, Scope, ScopeError, TenantInfo, TokenInfo, Usage,
+};
 pub use self::audit::{AuditLine, AuditReport};
 pub use self::bundle::{
     BUNDLE_KIND, BUNDLE_VERSION, Bundle, BundleFile, BundleKernel, BundleSnapshot, Contents, Fate, HubTag,
@@ -30,6 +34,7 @@ pub use self::chain::{
     CollectGarbage, CompactSnapshot, Damage, GarbageItem, GarbageReport, LayerInfo, RemoveSnapshot,
     SnapshotInfoDetail, VerifyReport, VerifySnapshots,
 };
+pub use self::event::{EventInfo, EventKind};
 pub use self::host::HostCounts;
 pub use self::jail::{JailCheck, JailReport};
 pub use self::limits::{Cpus, CpusError, IoLimits, Limits};
@@ -42,10 +47,15 @@ pub use self::settings::{
     MAX_LIFETIME_SECS, MAX_METADATA, MAX_METADATA_BYTES, OnTimeout, SandboxSettings, ShownSettings,
 };
 pub use self::stats::{AllStats, CpuStats, HostRoom, IoStats, NetStats, SandboxStats};
+pub use self::workspace::{CreateWorkspace, SuspendWorkspace, WorkspaceInfo};
 use crate::control::CpuModel;
 
 /// Most children of one request.
 pub const MAX_CHILDREN: u32 = 1000;
+/// Longest bound of an exec or eval, seconds: a year.
+pub const MAX_TIMEOUT_SECS: u64 = 31_536_000;
+/// Longest bound of a warm-up, seconds: a day.
+pub const MAX_WARM_TIMEOUT_SECS: u64 = 86_400;
 /// Default bound of an exec or eval, seconds.
 pub const DEFAULT_TIMEOUT_SECS: u64 = 30;
 
@@ -154,6 +164,7 @@ pub struct CreateSandboxes {
     pub from_sandbox: Option<String>,
     /// How many, 1 to 1000.
     #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 1000)]
     pub n: u32,
     /// Accepted for published clients: every sandbox has a namespace of its own once it has a network.
     #[serde(default)]
@@ -215,6 +226,17 @@ pub enum BranchMode {
     /// What it changed, while it runs on.
     #[default]
     Live,
+}
+
+impl BranchMode {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Diff => "diff",
+            Self::Live => "live",
+        }
+    }
 }
 
 /// Make a snapshot of a running sandbox, which runs on.
@@ -341,9 +363,11 @@ pub struct CreateSnapshot {
     pub warm: Option<String>,
     /// 1 to 8.
     #[serde(default = "one")]
+    #[schema(minimum = 1, maximum = 8)]
     pub vcpus: u32,
     /// 128 to 16384.
     #[serde(default = "default_memory")]
+    #[schema(minimum = 128, maximum = 16384)]
     pub memory_mib: u64,
     /// Feature level shown to the guest.
     #[serde(default)]
@@ -351,6 +375,7 @@ pub struct CreateSnapshot {
     pub cpu: CpuModel,
     /// Give up the warm-up after this long.
     #[serde(default = "default_warm_timeout")]
+    #[schema(maximum = 86_400)]
     pub warm_timeout_secs: u64,
 }
 
@@ -366,9 +391,11 @@ fn default_warm_timeout() -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecRequest {
     /// Program and arguments.
+    #[schema(min_items = 1)]
     pub args: Vec<String>,
     /// Kill the whole tree after this long.
     #[serde(default = "default_timeout")]
+    #[schema(maximum = 31_536_000)]
     pub timeout_secs: u64,
     /// Added to the environment.
     #[serde(default)]
@@ -415,6 +442,7 @@ pub struct EvalRequest {
     pub code: String,
     /// Interrupt after this long.
     #[serde(default = "default_timeout")]
+    #[schema(maximum = 31_536_000)]
     pub timeout_secs: u64,
 }
 

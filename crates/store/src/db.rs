@@ -55,6 +55,9 @@ const MIGRATIONS: &[&str] = &[
     BEGIN DELETE FROM sandbox_settings WHERE sandbox = OLD.id; END;
 ",
     include_str!("service.sql"),
+    include_str!("service/keys.sql"),
+    include_str!("service/workspaces.sql"),
+    include_str!("service/events.sql"),
 ];
 
 /// Space set aside, so that a full disk does not keep anybody from removing things.

@@ -56,6 +56,7 @@ mod stress_tests;
 mod tarball;
 #[cfg(test)]
 mod testing;
+mod usage;
 
 pub use bundle::BundleError;
 pub use chain::{Below, Removal, Template};
@@ -67,6 +68,7 @@ pub use manifest::{ImageRef, LayerRef, MANIFEST_FORMAT, Manifest};
 pub use open::OpenSnapshot;
 pub use records::{ImageRecord, KernelRecord, SandboxRow, SnapshotMeta, SnapshotRecord};
 pub use room::Room;
-pub use service::{AuditHead, TokenRow};
+pub use service::{Answered, AuditHead, KeyState, TokenRow, WorkspaceRow};
 pub use sparse::write_sparse;
 pub use store::Store;
+pub use usage::StoreUsage;

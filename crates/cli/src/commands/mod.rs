@@ -13,6 +13,7 @@ mod cp;
 mod doctor;
 mod doctor_jail;
 mod eval;
+mod events;
 mod exec;
 pub(crate) mod fork;
 mod from_image;
@@ -50,6 +51,7 @@ mod token;
 mod tree;
 mod unpack;
 mod verify;
+mod workspace;
 
 use clap::Subcommand;
 use tokio::signal::unix::{SignalKind, signal};
@@ -96,6 +98,10 @@ pub(crate) enum Command {
     Pause(pause::PauseArgs),
     /// Continue paused sandboxes where they stood
     Resume(pause::ResumeArgs),
+    /// Make, list, suspend, resume and remove sandboxes with a name
+    Workspace(workspace::Args),
+    /// Show what happened, or follow what happens
+    Events(events::Args),
     /// Show what sandboxes use, and what there is room for
     Stats(stats::Args),
     /// List snapshots
@@ -174,6 +180,8 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Kill(args) => kill::run(args, context).await,
         Command::Pause(args) => pause::pause(args, context).await,
         Command::Resume(args) => pause::resume(args, context).await,
+        Command::Events(args) => events::run(args, context).await,
+        Command::Workspace(args) => workspace::run(args, context).await,
         Command::Stats(args) => stats::run(args, context).await,
         Command::Images(args) => images::run(args, context).await,
         Command::Tree(args) => tree::run(args, context).await,

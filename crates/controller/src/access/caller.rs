@@ -39,9 +39,14 @@ impl Caller {
     }
 
     pub(crate) fn sees(&self, sandbox: &SandboxInfo) -> bool {
+        self.reaches(sandbox.tenant.as_deref(), &sandbox.snapshot_tag)
+    }
+
+    /// Whether it may look at what somebody's is and came of a snapshot with that tag.
+    pub(crate) fn reaches(&self, owner: Option<&str>, tag: &str) -> bool {
         match &self.tenant {
-            Some(tenant) => sandbox.tenant.as_ref() == Some(tenant),
-            None => self.tags.is_empty() || self.names(&sandbox.snapshot_tag),
+            Some(tenant) => owner == Some(tenant),
+            None => self.tags.is_empty() || self.names(tag),
         }
     }
 

@@ -39,6 +39,7 @@ pub(crate) const ROUTES: &[(&str, &str, Scope, Reach)] = {
         ("GET", "/healthz", Read, Public),
         ("GET", "/version", Read, Public),
         ("GET", "/openapi.json", Read, Public),
+        ("GET", "/docs", Read, Public),
         ("GET", "/metrics", Read, Whole),
         ("GET", "/v1/snapshots", Read, Own),
         ("POST", "/v1/snapshots", Operate, Own),
@@ -75,6 +76,13 @@ pub(crate) const ROUTES: &[(&str, &str, Scope, Reach)] = {
         ("*", "/v1/sandboxes/{id}/ports/{port}/", Run, Sandbox),
         ("*", "/v1/sandboxes/{id}/ports/{port}/{*path}", Run, Sandbox),
         ("*", "/v1/sandboxes/{id}/tunnel/{port}", Run, Sandbox),
+        ("GET", "/v1/workspaces", Read, Own),
+        ("POST", "/v1/workspaces", Run, Own),
+        ("GET", "/v1/workspaces/{name}", Read, Own),
+        ("DELETE", "/v1/workspaces/{name}", Run, Own),
+        ("POST", "/v1/workspaces/{name}/suspend", Run, Own),
+        ("POST", "/v1/workspaces/{name}/resume", Run, Own),
+        ("GET", "/v1/events", Read, Own),
         ("GET", "/v1/images", Read, Nothing),
         ("GET", "/v1/images/{name}", Read, Nothing),
         ("PUT", "/v1/images/{name}", Operate, Whole),
@@ -130,11 +138,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::openapi::as_routed;
 
     /// Every operation of the OpenAPI document has a line here, and every line an operation.
     #[test]
     fn every_route_has_a_rule_and_every_rule_a_route() {
-        let document = serde_json::to_value(crate::openapi()).unwrap();
+        let document = crate::openapi();
         let mut described: BTreeSet<(String, String)> = document["paths"]
             .as_object()
             .unwrap()
@@ -143,9 +152,17 @@ mod tests {
                 item.as_object().unwrap().keys().map(|m| (m.to_uppercase(), path.clone())).collect::<Vec<_>>()
             })
             .collect();
-        // Not of the document: itself, what every method may be used on, and what E2B's documents describe.
-        let beside = |path: &str| path == "/openapi.json" || !path.starts_with("/v1/");
+        // Not of the document: itself, and what E2B's documents describe.
+        let beside = |path: &str| !path.starts_with("/v1/");
         described.retain(|(_, path)| !beside(path));
+        // What any method may be used on is described with some.
+        let any = |path: &str| ROUTES.iter().any(|(m, p, ..)| *m == "*" && *p == as_routed(path));
+        for (_, path, ..) in ROUTES.iter().filter(|(m, ..)| *m == "*") {
+            // With a slash at its end or without is the same to whoever reads.
+            let same = path.trim_end_matches('/');
+            assert!(described.iter().any(|(_, p)| as_routed(p) == same), "{path} is not described");
+        }
+        described.retain(|(_, path)| !any(path));
         let ruled: BTreeSet<(String, String)> = ROUTES
             .iter()
             .filter(|(m, p, ..)| *m != "*" && !beside(p))

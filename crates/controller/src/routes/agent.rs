@@ -22,7 +22,15 @@ const AGENT_AUTHORIZATION: HeaderName = HeaderName::from_static("x-agent-authori
 /// The agent's verbs that belong to the engine: they decide who a sandbox is and whether it runs.
 const RESERVED: &str = "forkd";
 
-/// Passes a request through.
+/// What the sandbox's agent serves
+///
+/// E2B's sandbox API, and files; streamed both ways, whatever the method and the body. `x-agent-authorization` becomes
+/// the agent's `authorization`.
+#[utoipa::path(
+    method(get, post), path = "/v1/sandboxes/{id}/agent/{path}", operation_id = "pass_to_agent", tag = "sandboxes",
+    params(("id" = String, Path), ("path" = String, Path, description = "what follows goes on as it is written")),
+    responses((status = "default", description = "as the agent answers; errors of forkd as everywhere"))
+)]
 pub(crate) async fn pass(
     State(engine): State<Engine>,
     Name(id): Name<SandboxId>,

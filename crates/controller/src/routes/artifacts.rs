@@ -23,14 +23,14 @@ pub(crate) struct Origin {
 }
 
 /// All images
-#[utoipa::path(get, path = "/v1/images", tag = "images", responses((status = 200, body = [ImageInfo])))]
+#[utoipa::path(get, path = "/v1/images", operation_id = "list_images", tag = "images", responses((status = 200, body = [ImageInfo])))]
 pub(crate) async fn images(State(engine): State<Engine>) -> Result<axum::Json<Vec<ImageInfo>>, ApiError> {
     Ok(axum::Json(engine.images().await?))
 }
 
 /// One image
 #[utoipa::path(
-    get, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path)),
+    get, path = "/v1/images/{name}", operation_id = "get_image", tag = "images", params(("name" = String, Path)),
     responses((status = 200, body = ImageInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn image(
@@ -44,7 +44,7 @@ pub(crate) async fn image(
 ///
 /// The body is an ext4 file system, raw or without its holes (docs/snapshot-format.md), compressed with zstd.
 #[utoipa::path(
-    put, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path), Origin),
+    put, path = "/v1/images/{name}", operation_id = "put_image", tag = "images", params(("name" = String, Path), Origin),
     request_body(content = Vec<u8>, content_type = "application/zstd"),
     responses((status = 201, body = ImageInfo), (status = 400, body = ErrorBody), (status = 507, body = ErrorBody))
 )]
@@ -60,7 +60,7 @@ pub(crate) async fn put_image(
 
 /// Remove an image; snapshots made from it keep what they need
 #[utoipa::path(
-    delete, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path)),
+    delete, path = "/v1/images/{name}", operation_id = "remove_image", tag = "images", params(("name" = String, Path)),
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn remove_image(
@@ -72,7 +72,7 @@ pub(crate) async fn remove_image(
 }
 
 /// All kernels
-#[utoipa::path(get, path = "/v1/kernels", tag = "kernels", responses((status = 200, body = [KernelInfo])))]
+#[utoipa::path(get, path = "/v1/kernels", operation_id = "list_kernels", tag = "kernels", responses((status = 200, body = [KernelInfo])))]
 pub(crate) async fn kernels(State(engine): State<Engine>) -> Result<axum::Json<Vec<KernelInfo>>, ApiError> {
     Ok(axum::Json(engine.kernels().await?))
 }
@@ -81,7 +81,7 @@ pub(crate) async fn kernels(State(engine): State<Engine>) -> Result<axum::Json<V
 ///
 /// The body is a tar of `vmlinuz` and `modules.cpio`, compressed with zstd.
 #[utoipa::path(
-    put, path = "/v1/kernels/{name}", tag = "kernels", params(("name" = String, Path)),
+    put, path = "/v1/kernels/{name}", operation_id = "put_kernel", tag = "kernels", params(("name" = String, Path)),
     request_body(content = Vec<u8>, content_type = "application/zstd"),
     responses((status = 201, body = KernelInfo), (status = 400, body = ErrorBody), (status = 507, body = ErrorBody))
 )]
@@ -96,7 +96,7 @@ pub(crate) async fn put_kernel(
 
 /// Remove a kernel; snapshots made with it do not need it
 #[utoipa::path(
-    delete, path = "/v1/kernels/{name}", tag = "kernels", params(("name" = String, Path)),
+    delete, path = "/v1/kernels/{name}", operation_id = "remove_kernel", tag = "kernels", params(("name" = String, Path)),
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn remove_kernel(

@@ -7,7 +7,7 @@ use utoipa::IntoParams;
 
 use crate::audit::{AuditReport, Line, newest, verify};
 use crate::error::ApiError;
-use crate::extract::Query;
+use crate::extract::{Query, Sequence};
 use crate::service::{Service, blocking};
 
 /// Most lines of one answer.
@@ -23,7 +23,8 @@ pub(crate) struct Which {
     limit: usize,
     /// Only lines after this number
     #[serde(default)]
-    after: u64,
+    #[param(value_type = u64, maximum = 9_223_372_036_854_775_807_i64)]
+    after: Sequence,
 }
 
 fn usual() -> usize {
@@ -32,7 +33,7 @@ fn usual() -> usize {
 
 /// The newest lines of the audit log, oldest first
 #[utoipa::path(
-    get, path = "/v1/audit", tag = "access", params(Which),
+    get, path = "/v1/audit", operation_id = "audit_lines", tag = "access", params(Which),
     responses((status = 200, body = [Line]), (status = 400, body = ErrorBody), (status = 500, body = ErrorBody))
 )]
 pub(crate) async fn lines(
@@ -43,13 +44,13 @@ pub(crate) async fn lines(
         return Err(ApiError::bad_request(format!("limit must be 1 to {MOST}")));
     }
     let folder = service.audit().folder().to_owned();
-    let lines = blocking(move || newest(&folder, after, limit)).await?;
+    let lines = blocking(move || newest(&folder, after.number(), limit)).await?;
     Ok(axum::Json(lines.map_err(|e| unreadable(&e))?))
 }
 
 /// Check the whole audit log: whether every line is there and as it was written
 #[utoipa::path(
-    get, path = "/v1/audit/verify", tag = "access",
+    get, path = "/v1/audit/verify", operation_id = "verify_audit", tag = "access",
     responses((status = 200, body = AuditReport), (status = 500, body = ErrorBody))
 )]
 pub(crate) async fn check(State(service): State<Service>) -> Result<axum::Json<AuditReport>, ApiError> {

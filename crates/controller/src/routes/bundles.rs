@@ -41,7 +41,7 @@ impl Called {
 ///
 /// The bytes of the answer are what the bundle is called by: keep them as they are.
 #[utoipa::path(
-    get, path = "/v1/snapshots/{tag}/export", tag = "bundles", params(("tag" = String, Path), Thin),
+    get, path = "/v1/snapshots/{tag}/export", operation_id = "export_snapshot", tag = "bundles", params(("tag" = String, Path), Thin),
     responses((status = 200, body = Bundle), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn export(
@@ -54,7 +54,7 @@ pub(crate) async fn export(
 
 /// One object of a snapshot, compressed with zstd
 #[utoipa::path(
-    get, path = "/v1/snapshots/{tag}/objects/{hash}", tag = "bundles",
+    get, path = "/v1/snapshots/{tag}/objects/{hash}", operation_id = "snapshot_object", tag = "bundles",
     params(("tag" = String, Path), ("hash" = String, Path)),
     responses(
         (status = 200, body = Vec<u8>, content_type = "application/zstd"),
@@ -73,7 +73,7 @@ pub(crate) async fn object(
 /// The body is a bundle's document; the answer says which objects are still to be sent. Refused, before anything is
 /// written, where the tag is taken (409), the document is not sound (400), or the snapshot is of no use here (501).
 #[utoipa::path(
-    post, path = "/v1/imports", tag = "bundles", params(Called), request_body = Bundle,
+    post, path = "/v1/imports", operation_id = "begin_import", tag = "bundles", params(Called), request_body = Bundle,
     responses(
         (status = 200, body = ImportStatus), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody),
         (status = 501, body = ErrorBody), (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)
@@ -89,7 +89,7 @@ pub(crate) async fn begin(
 
 /// How far an import is
 #[utoipa::path(
-    get, path = "/v1/imports/{id}", tag = "bundles", params(("id" = String, Path), Called),
+    get, path = "/v1/imports/{id}", operation_id = "import_status", tag = "bundles", params(("id" = String, Path), Called),
     responses((status = 200, body = ImportStatus), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody))
 )]
 pub(crate) async fn status(
@@ -102,7 +102,7 @@ pub(crate) async fn status(
 
 /// Give an import up
 #[utoipa::path(
-    delete, path = "/v1/imports/{id}", tag = "bundles", params(("id" = String, Path)),
+    delete, path = "/v1/imports/{id}", operation_id = "remove_import", tag = "bundles", params(("id" = String, Path)),
     responses((status = 204), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn remove(
@@ -117,7 +117,7 @@ pub(crate) async fn remove(
 ///
 /// The body is the object, compressed with zstd. It is unpacked no further than the document says, and hashed.
 #[utoipa::path(
-    put, path = "/v1/imports/{id}/objects/{hash}", tag = "bundles",
+    put, path = "/v1/imports/{id}/objects/{hash}", operation_id = "put_import_object", tag = "bundles",
     params(("id" = String, Path), ("hash" = String, Path)),
     request_body(content = Vec<u8>, content_type = "application/zstd"),
     responses(
@@ -137,7 +137,7 @@ pub(crate) async fn put_object(
 ///
 /// Its ancestors get their tags where these are free. Where something is missing or wrong, nothing becomes visible.
 #[utoipa::path(
-    post, path = "/v1/imports/{id}/commit", tag = "bundles", params(("id" = String, Path), Called),
+    post, path = "/v1/imports/{id}/commit", operation_id = "commit_import", tag = "bundles", params(("id" = String, Path), Called),
     responses(
         (status = 201, body = Imported), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody), (status = 507, body = ErrorBody)

@@ -18,7 +18,7 @@ use crate::service::Service;
 
 /// Everything about a snapshot
 #[utoipa::path(
-    get, path = "/v1/snapshots/{tag}/info", tag = "snapshots", params(("tag" = String, Path)),
+    get, path = "/v1/snapshots/{tag}/info", operation_id = "snapshot_info", tag = "snapshots", params(("tag" = String, Path)),
     responses((status = 200, body = SnapshotInfoDetail), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn info(
@@ -32,7 +32,7 @@ pub(crate) async fn info(
 ///
 /// It restores to the same machine and needs nothing of the chain.
 #[utoipa::path(
-    post, path = "/v1/snapshots/{tag}/compact", tag = "snapshots", params(("tag" = String, Path)),
+    post, path = "/v1/snapshots/{tag}/compact", operation_id = "compact_snapshot", tag = "snapshots", params(("tag" = String, Path)),
     request_body = CompactSnapshot,
     responses(
         (status = 201, body = SnapshotInfo),
@@ -56,7 +56,7 @@ pub(crate) async fn compact(
 
 /// Remove content that nothing names
 #[utoipa::path(
-    post, path = "/v1/gc", tag = "store", params(("dry_run" = Option<bool>, Query, description = "only say what would go")),
+    post, path = "/v1/gc", operation_id = "collect_garbage", tag = "store", params(("dry_run" = Option<bool>, Query, description = "only say what would go")),
     responses((status = 200, body = GarbageReport), (status = 400, body = ErrorBody))
 )]
 pub(crate) async fn gc(
@@ -70,7 +70,7 @@ pub(crate) async fn gc(
 ///
 /// Damage is no failure of the request: it is listed.
 #[utoipa::path(
-    post, path = "/v1/verify", tag = "store", request_body = VerifySnapshots,
+    post, path = "/v1/verify", operation_id = "verify_store", tag = "store", request_body = VerifySnapshots,
     responses((status = 200, body = VerifyReport), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn verify(

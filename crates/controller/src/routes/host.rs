@@ -10,7 +10,7 @@ use crate::error::ApiError;
 ///
 /// Counted anew for each call, which takes a while where there are many processes.
 #[utoipa::path(
-    get, path = "/v1/host", tag = "controller",
+    get, path = "/v1/host", operation_id = "host_counts", tag = "controller",
     responses((status = 200, body = HostCounts), (status = 500, body = ErrorBody))
 )]
 pub(crate) async fn counts(State(engine): State<Engine>) -> Result<axum::Json<HostCounts>, ApiError> {

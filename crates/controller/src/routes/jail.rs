@@ -10,7 +10,7 @@ use crate::extract::Name;
 
 /// How its monitor is jailed right now, as the kernel tells it
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/jail", tag = "sandboxes", params(("id" = String, Path)),
+    get, path = "/v1/sandboxes/{id}/jail", operation_id = "sandbox_jail", tag = "sandboxes", params(("id" = String, Path)),
     responses(
         (status = 200, body = JailReport), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "it does not run")

@@ -3,60 +3,47 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::IntoResponse;
-use forkd_engine::Engine;
-use forkd_protocol::rest::{Healthz, VersionInfo};
-use http::header::CONTENT_TYPE;
+use forkd_protocol::rest::{ErrorBody, Healthz, VersionInfo};
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE};
 
 use crate::error::ApiError;
+use crate::metrics::{self, VERSION};
+use crate::service::Service;
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// What Prometheus has always read, and what it asks for since it reads OpenMetrics.
+const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Whether the controller answers
-#[utoipa::path(get, path = "/healthz", tag = "controller", responses((status = 200, body = Healthz)))]
+#[utoipa::path(get, path = "/healthz", operation_id = "health", tag = "controller", responses((status = 200, body = Healthz)))]
 pub(crate) async fn healthz() -> Json<Healthz> {
     Json(Healthz { ok: true })
 }
 
 /// Which forkd this is
-#[utoipa::path(get, path = "/version", tag = "controller", responses((status = 200, body = VersionInfo)))]
+#[utoipa::path(get, path = "/version", operation_id = "version", tag = "controller", responses((status = 200, body = VersionInfo)))]
 pub(crate) async fn version() -> Json<VersionInfo> {
     Json(VersionInfo { version: VERSION.to_owned(), api: "v1".to_owned() })
 }
 
 /// Figures for Prometheus
+///
+/// What is costly to look at (memory of sandboxes, bytes of the store) is up to 15 seconds old.
 #[utoipa::path(
-    get, path = "/metrics", tag = "controller",
-    responses((status = 200, content_type = "text/plain", body = String))
-)]
-pub(crate) async fn metrics(State(engine): State<Engine>) -> Result<impl IntoResponse, ApiError> {
-    let snapshots = engine.snapshots().await?.len();
-    let active = engine.sandboxes().iter().filter(|s| s.ended.is_none() && s.state != "paused").count();
-    let text = render(snapshots, active, engine.killed_by_filter());
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text))
-}
-
-fn render(snapshots: usize, active: usize, by_filter: u64) -> String {
-    format!(
-        "# HELP forkd_snapshots_total Snapshots in the store.\n# TYPE forkd_snapshots_total gauge\n\
-         forkd_snapshots_total {snapshots}\n\
-         # HELP forkd_sandboxes_active Sandboxes that live, without paused ones.\n# TYPE forkd_sandboxes_active gauge\n\
-         forkd_sandboxes_active {active}\n\
-         # HELP forkd_sandboxes_killed_total Sandboxes that the kernel ended, by what for.\n\
-         # TYPE forkd_sandboxes_killed_total counter\n\
-         forkd_sandboxes_killed_total{{reason=\"seccomp\"}} {by_filter}\n\
-         # HELP forkd_build_info Which forkd this is.\n# TYPE forkd_build_info gauge\n\
-         forkd_build_info{{version=\"{VERSION}\"}} 1\n"
+    get, path = "/metrics", operation_id = "metrics", tag = "controller",
+    responses(
+        (status = 200, content(
+            (String = "text/plain"), (String = "application/openmetrics-text")
+        )),
+        (status = 500, body = ErrorBody)
     )
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_names_are_those_that_dashboards_know() {
-        let text = super::render(2, 3, 4);
-        assert!(text.contains("\nforkd_snapshots_total 2\n"));
-        assert!(text.contains("\nforkd_sandboxes_active 3\n"));
-        assert!(text.contains("\nforkd_sandboxes_killed_total{reason=\"seccomp\"} 4\n"));
-        assert!(text.ends_with("forkd_build_info{version=\"0.1.0\"} 1\n"), "{text}");
-    }
+)]
+pub(crate) async fn metrics(
+    State(service): State<Service>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, ApiError> {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let kind = if accept.contains("application/openmetrics-text") { OPEN_METRICS } else { PLAIN };
+    Ok(([(CONTENT_TYPE, kind)], metrics::text(&service).await?))
 }

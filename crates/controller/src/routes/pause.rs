@@ -14,7 +14,7 @@ use crate::service::Service;
 /// Its memory is given back to the host; it keeps its id, its disk, its memory and its processes until it is resumed or
 /// removed, also over a restart of the host. Where this fails it runs on.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/pause", tag = "sandboxes", params(("id" = String, Path)),
+    post, path = "/v1/sandboxes/{id}/pause", operation_id = "pause_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses(
         (status = 200, body = SandboxInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "it does not run, or its guest does not freeze"),
@@ -32,7 +32,7 @@ pub(crate) async fn pause(
 ///
 /// As who it was and where it stood. Where this fails it is paused still, and its processes have not run.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/resume", tag = "sandboxes", params(("id" = String, Path)),
+    post, path = "/v1/sandboxes/{id}/resume", operation_id = "resume_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses(
         (status = 200, body = SandboxInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "it is not paused"), (status = 501, body = ErrorBody),

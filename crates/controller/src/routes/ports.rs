@@ -14,7 +14,32 @@ use crate::error::ApiError;
 use crate::extract::Name;
 use crate::proxy::{ProxyError, forward, upgrade_of};
 
-/// Passes a request to a server in the sandbox.
+/// A server in the sandbox
+#[utoipa::path(
+    method(get, post, put, patch, delete), path = "/v1/sandboxes/{id}/ports/{port}", operation_id = "pass_to_port",
+    tag = "sandboxes", params(("id" = String, Path), ("port" = u16, Path, minimum = 1, maximum = 65535)),
+    responses((status = "default", description = "as the server answers; errors of forkd as everywhere"))
+)]
+pub(crate) async fn root(
+    engine: State<Engine>,
+    id: Name<SandboxId>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    pass(engine, id, request).await
+}
+
+/// What a server in the sandbox serves under a path
+///
+/// HTTP and WebSockets, streamed both ways, whatever the method and the body.
+#[utoipa::path(
+    method(get, post, put, patch, delete), path = "/v1/sandboxes/{id}/ports/{port}/{path}",
+    operation_id = "pass_to_port_path", tag = "sandboxes",
+    params(
+        ("id" = String, Path), ("port" = u16, Path, minimum = 1, maximum = 65535),
+        ("path" = String, Path, description = "what follows goes on as it is written")
+    ),
+    responses((status = "default", description = "as the server answers; errors of forkd as everywhere"))
+)]
 pub(crate) async fn pass(
     State(engine): State<Engine>,
     Name(id): Name<SandboxId>,
@@ -63,7 +88,14 @@ fn below(cookie: &str, prefix: &str) -> Option<HeaderValue> {
     format!("{}; Path={prefix}{path}", parts.join(";")).parse().ok()
 }
 
-/// Makes the client's connection one to a port of the sandbox.
+/// A connection to a port of the sandbox
+///
+/// With `Connection: upgrade` and `Upgrade: forkd-tunnel` the connection becomes one to the port, or to an echo.
+#[utoipa::path(
+    method(get, post), path = "/v1/sandboxes/{id}/tunnel/{port}", operation_id = "tunnel", tag = "sandboxes",
+    params(("id" = String, Path), ("port" = String, Path, description = "1 to 65535, or `echo`")),
+    responses((status = "default", description = "101 where it is connected; errors of forkd as everywhere"))
+)]
 pub(crate) async fn tunnel(
     State(engine): State<Engine>,
     Name(id): Name<SandboxId>,

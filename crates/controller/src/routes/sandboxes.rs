@@ -22,7 +22,7 @@ use crate::service::Service;
 ///
 /// With `limit` in pages: the header `Link` says where the next one begins.
 #[utoipa::path(
-    get, path = "/v1/sandboxes", tag = "sandboxes", params(SandboxFilter),
+    get, path = "/v1/sandboxes", operation_id = "list_sandboxes", tag = "sandboxes", params(SandboxFilter),
     responses((status = 200, body = [SandboxInfo]), (status = 400, body = ErrorBody))
 )]
 pub(crate) async fn list(
@@ -40,7 +40,7 @@ pub(crate) async fn list(
 /// All of them, or none: where some fail, `failures` says which and why, and nothing of them is left. Likewise
 /// where the client leaves before the answer.
 #[utoipa::path(
-    post, path = "/v1/sandboxes", tag = "sandboxes", request_body = CreateSandboxes,
+    post, path = "/v1/sandboxes", operation_id = "create_sandboxes", tag = "sandboxes", request_body = CreateSandboxes,
     responses(
         (status = 201, body = [SandboxInfo]),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody, description = "no such snapshot"),
@@ -95,7 +95,7 @@ async fn room(
 
 /// One sandbox
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+    get, path = "/v1/sandboxes/{id}", operation_id = "get_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses((status = 200, body = SandboxInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn get(
@@ -107,7 +107,7 @@ pub(crate) async fn get(
 
 /// End a sandbox
 #[utoipa::path(
-    delete, path = "/v1/sandboxes/{id}", tag = "sandboxes", params(("id" = String, Path)),
+    delete, path = "/v1/sandboxes/{id}", operation_id = "kill_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn kill(
@@ -122,7 +122,7 @@ pub(crate) async fn kill(
 ///
 /// 202 where the request does not wait: the snapshot is `writing` until it is `ready` or `failed`.
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/branch", tag = "sandboxes", params(("id" = String, Path)), request_body = BranchRequest,
+    post, path = "/v1/sandboxes/{id}/branch", operation_id = "branch_sandbox", tag = "sandboxes", params(("id" = String, Path)), request_body = BranchRequest,
     responses(
         (status = 201, body = SnapshotInfo), (status = 202, body = SnapshotInfo),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
@@ -166,7 +166,7 @@ pub(crate) async fn branched(
 
 /// Run a command to its end
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/exec", tag = "sandboxes", params(("id" = String, Path)), request_body = ExecRequest,
+    post, path = "/v1/sandboxes/{id}/exec", operation_id = "exec_in_sandbox", tag = "sandboxes", params(("id" = String, Path)), request_body = ExecRequest,
     responses(
         (status = 200, body = ExecResponse),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
@@ -183,7 +183,7 @@ pub(crate) async fn exec(
 
 /// Evaluate in the warm interpreter
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/eval", tag = "sandboxes", params(("id" = String, Path)), request_body = EvalRequest,
+    post, path = "/v1/sandboxes/{id}/eval", operation_id = "eval_in_sandbox", tag = "sandboxes", params(("id" = String, Path)), request_body = EvalRequest,
     responses(
         (status = 200, body = EvalResponse, description = "also where the code raised an error"),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
@@ -200,7 +200,7 @@ pub(crate) async fn eval(
 
 /// Ask the agent whether it answers
 #[utoipa::path(
-    post, path = "/v1/sandboxes/{id}/ping", tag = "sandboxes", params(("id" = String, Path)),
+    post, path = "/v1/sandboxes/{id}/ping", operation_id = "ping_sandbox", tag = "sandboxes", params(("id" = String, Path)),
     responses(
         (status = 200, body = PingResponse),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
@@ -216,7 +216,7 @@ pub(crate) async fn ping(
 
 /// What the guest wrote on its console
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/logs", tag = "sandboxes", params(("id" = String, Path)),
+    get, path = "/v1/sandboxes/{id}/logs", operation_id = "sandbox_logs", tag = "sandboxes", params(("id" = String, Path)),
     responses(
         (status = 200, content_type = "text/plain", body = String),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody)
@@ -234,14 +234,14 @@ pub(crate) async fn logs(
 }
 
 /// What all of them use right now, and what there is room for
-#[utoipa::path(get, path = "/v1/stats", tag = "sandboxes", responses((status = 200, body = AllStats)))]
+#[utoipa::path(get, path = "/v1/stats", operation_id = "all_stats", tag = "sandboxes", responses((status = 200, body = AllStats)))]
 pub(crate) async fn all_stats(State(engine): State<Engine>) -> axum::Json<AllStats> {
     axum::Json(engine.all_stats().await)
 }
 
 /// What it uses right now
 #[utoipa::path(
-    get, path = "/v1/sandboxes/{id}/stats", tag = "sandboxes", params(("id" = String, Path)),
+    get, path = "/v1/sandboxes/{id}/stats", operation_id = "sandbox_stats", tag = "sandboxes", params(("id" = String, Path)),
     responses((status = 200, body = SandboxStats), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn stats(

@@ -1,32 +1,24 @@
 //! Snapshots.
 
-use std::convert::Infallible;
-
 use axum::extract::State;
-use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use forkd_engine::Engine;
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::{CreateSnapshot, ErrorBody, RefreshSnapshot, RemoveSnapshot, SnapshotInfo};
-use futures::{Stream, stream};
-use http::{HeaderMap, StatusCode, header};
-use tokio::sync::mpsc;
+use http::{HeaderMap, StatusCode};
 
 use crate::access::Caller;
-use crate::audit::{Deferred, Made};
 use crate::error::ApiError;
 use crate::extract::{Json, Name, Query};
 use crate::list::SnapshotFilter;
+use crate::progress::{self, Done};
 use crate::service::Service;
-
-/// Lines of progress that may wait for a client; beyond that the maker waits.
-const WAITING: usize = 64;
 
 /// All snapshots that the caller may use, by tag
 ///
 /// With `limit` in pages: the header `Link` says where the next one begins.
 #[utoipa::path(
-    get, path = "/v1/snapshots", tag = "snapshots", params(SnapshotFilter),
+    get, path = "/v1/snapshots", operation_id = "list_snapshots", tag = "snapshots", params(SnapshotFilter),
     responses((status = 200, body = [SnapshotInfo]), (status = 400, body = ErrorBody))
 )]
 pub(crate) async fn list(
@@ -45,7 +37,7 @@ pub(crate) async fn list(
 /// `done` (a SnapshotInfo) or `error` (an ErrorBody with `status`). A client that leaves gives the work up, and
 /// nothing of it is left.
 #[utoipa::path(
-    post, path = "/v1/snapshots", tag = "snapshots", request_body = CreateSnapshot,
+    post, path = "/v1/snapshots", operation_id = "create_snapshot", tag = "snapshots", request_body = CreateSnapshot,
     responses(
         (status = 201, body = SnapshotInfo),
         (status = 400, body = ErrorBody), (status = 404, body = ErrorBody, description = "no such image or kernel"),
@@ -60,11 +52,11 @@ pub(crate) async fn create(
     headers: HeaderMap,
     Json(request): Json<CreateSnapshot>,
 ) -> Result<Response, ApiError> {
-    let (sender, receiver) = mpsc::channel(WAITING);
+    let (sender, receiver) = progress::channel();
     if !caller.is_bound() {
         let engine = service.engine().clone();
-        let making = async move { Ok(engine.create_snapshot(request, sender).await?) };
-        return answer(&headers, receiver, making).await;
+        let making = async move { Ok(created(engine.create_snapshot(request, sender).await?)) };
+        return progress::answer(&headers, receiver, making).await;
     }
     let tag: Tag = request.tag.parse()?;
     caller.check_new_tag(&tag)?;
@@ -72,9 +64,9 @@ pub(crate) async fn create(
         let tenant = caller.tenant;
         let making = service.engine().create_snapshot(request, sender);
         let made = service.making(tenant.as_deref(), &tag, making).await?;
-        Ok(SnapshotInfo { tenant, ..made })
+        Ok(created(SnapshotInfo { tenant, ..made }))
     };
-    answer(&headers, receiver, making).await
+    progress::answer(&headers, receiver, making).await
 }
 
 /// Make a snapshot again
@@ -83,7 +75,7 @@ pub(crate) async fn create(
 /// Where no other tag is asked for the new one takes that of the old one in the moment it is ready; children of the old
 /// one keep what they need. Progress as for making one.
 #[utoipa::path(
-    post, path = "/v1/snapshots/{tag}/refresh", tag = "snapshots", params(("tag" = String, Path)),
+    post, path = "/v1/snapshots/{tag}/refresh", operation_id = "refresh_snapshot", tag = "snapshots", params(("tag" = String, Path)),
     request_body = RefreshSnapshot,
     responses(
         (status = 201, body = SnapshotInfo),
@@ -104,38 +96,20 @@ pub(crate) async fn refresh(
         let text = "a token that is bound to a tenant or to tags refreshes a snapshot under its own tag only";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "tag_not_allowed", text));
     }
-    let (sender, receiver) = mpsc::channel(WAITING);
-    answer(&headers, receiver, async move { Ok(engine.refresh_snapshot(tag, request, sender).await?) }).await
+    let (sender, receiver) = progress::channel();
+    let making = async move { Ok(created(engine.refresh_snapshot(tag, request, sender).await?)) };
+    progress::answer(&headers, receiver, making).await
 }
 
-/// The snapshot when it is there, or progress until then where the client wants that.
-async fn answer(
-    headers: &HeaderMap,
-    progress: mpsc::Receiver<String>,
-    making: impl Future<Output = Result<SnapshotInfo, ApiError>> + Send + 'static,
-) -> Result<Response, ApiError> {
-    if wants_events(headers) {
-        let (tell, deferred) = Deferred::new();
-        let making = async move {
-            let outcome = making.await;
-            let status = outcome.as_ref().map_or_else(ApiError::status, |_| StatusCode::CREATED);
-            let made = outcome.iter().map(|made| made.tag.clone()).collect();
-            drop(tell.send((status, made)));
-            outcome
-        };
-        let events = Sse::new(events(progress, making)).keep_alive(KeepAlive::default());
-        return Ok((axum::Extension(deferred), events).into_response());
-    }
-    let (made, ()) = tokio::join!(making, drain(progress));
-    let made = made?;
-    Ok((StatusCode::CREATED, axum::Extension(Made(vec![made.tag.clone()])), axum::Json(made)).into_response())
+fn created(made: SnapshotInfo) -> Done<SnapshotInfo> {
+    Done::created(&made.tag.clone(), made)
 }
 
 /// Remove a snapshot
 ///
 /// Where others descend from it, it is refused with their names unless one of `cascade` and `force` is asked for.
 #[utoipa::path(
-    delete, path = "/v1/snapshots/{tag}", tag = "snapshots",
+    delete, path = "/v1/snapshots/{tag}", operation_id = "remove_snapshot", tag = "snapshots",
     params(
         ("tag" = String, Path),
         ("cascade" = Option<bool>, Query, description = "remove those that descend from it, too"),
@@ -153,41 +127,4 @@ pub(crate) async fn remove(
 ) -> Result<StatusCode, ApiError> {
     engine.remove_snapshot(tag, asked).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-fn wants_events(headers: &HeaderMap) -> bool {
-    let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
-    accept.is_some_and(|accept| accept.contains("text/event-stream"))
-}
-
-async fn drain(mut progress: mpsc::Receiver<String>) {
-    while progress.recv().await.is_some() {}
-}
-
-/// Progress until the work has ended, then how it ended.
-fn events<F>(progress: mpsc::Receiver<String>, making: F) -> impl Stream<Item = Result<Event, Infallible>>
-where
-    F: Future<Output = Result<SnapshotInfo, ApiError>>,
-{
-    stream::unfold(Some((progress, Box::pin(making))), |state| async move {
-        let (mut progress, mut making) = state?;
-        let outcome = tokio::select! {
-            biased;
-            Some(line) = progress.recv() => {
-                // Lines of an event are told apart by the receiver; a carriage return would confuse it.
-                let event = Event::default().event("progress").data(line.replace('\r', ""));
-                return Some((Ok(event), Some((progress, making))));
-            }
-            outcome = &mut making => outcome,
-        };
-        Some((Ok(last(outcome)), None))
-    })
-}
-
-fn last(outcome: Result<SnapshotInfo, ApiError>) -> Event {
-    let (name, json) = match outcome {
-        Ok(made) => ("done", serde_json::to_string(&made)),
-        Err(e) => ("error", serde_json::to_string(&e.into_event())),
-    };
-    Event::default().event(name).data(json.unwrap_or_default())
 }

@@ -22,14 +22,14 @@ const LONGEST_TAG: usize = 64;
 const LONGEST_NOTE: usize = 200;
 
 /// All tokens, without their secrets
-#[utoipa::path(get, path = "/v1/tokens", tag = "access", responses((status = 200, body = [TokenInfo])))]
+#[utoipa::path(get, path = "/v1/tokens", operation_id = "list_tokens", tag = "access", responses((status = 200, body = [TokenInfo])))]
 pub(crate) async fn list(State(service): State<Service>) -> axum::Json<Vec<TokenInfo>> {
     axum::Json(service.keyring().infos())
 }
 
 /// One token, without its secret
 #[utoipa::path(
-    get, path = "/v1/tokens/{id}", tag = "access", params(("id" = String, Path)),
+    get, path = "/v1/tokens/{id}", operation_id = "get_token", tag = "access", params(("id" = String, Path)),
     responses((status = 200, body = TokenInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn get(
@@ -44,7 +44,7 @@ pub(crate) async fn get(
 ///
 /// Its secret is in this answer and nowhere else. From the first token on, loopback demands one, too.
 #[utoipa::path(
-    post, path = "/v1/tokens", tag = "access", request_body = CreateToken,
+    post, path = "/v1/tokens", operation_id = "create_token", tag = "access", request_body = CreateToken,
     responses((status = 201, body = CreatedToken), (status = 400, body = ErrorBody), (status = 507, body = ErrorBody))
 )]
 pub(crate) async fn create(
@@ -77,7 +77,7 @@ pub(crate) async fn create(
 
 /// Revoke a token: from now on it is good for nothing
 #[utoipa::path(
-    delete, path = "/v1/tokens/{id}", tag = "access", params(("id" = String, Path)),
+    delete, path = "/v1/tokens/{id}", operation_id = "revoke_token", tag = "access", params(("id" = String, Path)),
     responses((status = 204), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn revoke(

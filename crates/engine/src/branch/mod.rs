@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
-use forkd_protocol::rest::{BranchRequest, SnapshotInfo, SnapshotTiming};
+use forkd_protocol::rest::{BranchRequest, EventKind, SnapshotInfo, SnapshotTiming};
 use forkd_store::{Manifest, SnapshotMeta, Store};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tracing::{info, warn};
@@ -78,6 +78,8 @@ async fn work(
         Err(e) => {
             warn!(tag = %plan.tag, error = %chain(&e), "a branch failed after its sandbox ran on");
             shared.branches.failed(plan.tag.as_str(), chain(&e));
+            let tenant = handle.info().tenant;
+            shared.events.snapshot(EventKind::SnapshotFailed, plan.tag.as_str(), tenant, Some(&chain(&e)));
         }
     }
     info!(tag = %plan.tag, "the writer of a branch has ended");

@@ -151,6 +151,8 @@ impl Taken {
             Ok((draft, Duration::from_micros(branched.told.pause_us), writer, layer))
         });
         let (draft, vm_pause, writer, new_top) = kept.await??;
+        shared.figures.branched(plan.mode, vm_pause, workload_pause);
+        shared.events.branched(&handle.info(), &plan.tag);
         fault::at!("engine::branch::top_kept");
         let below = template.manifest.disk.iter().chain(&template.frozen).cloned();
         let disk = below.chain(new_top).collect();
@@ -213,9 +215,14 @@ impl Taken {
         };
         let draft = self.draft;
         let writer_took = began.elapsed();
-        let record = blocking(move || draft.publish(meta)).await??;
+        let (store, events) = (shared.store.clone(), shared.events.clone());
+        let publishing = blocking(move || -> Result<_, EngineError> {
+            let info = draft.publish(meta)?.info;
+            events.made(&store, &info.tag);
+            Ok(info)
+        });
+        let mut info = publishing.await??;
         fault::at!("engine::branch::published");
-        let mut info = record.info;
         info.diff_ms = self.changed.map(|(took, _)| millis(took));
         info.diff_logical_bytes = self.changed.map(|(_, bytes)| bytes).or(info.diff_logical_bytes);
         debug!(tag = %plan.tag, ?writer_took, took = ?began.elapsed(), "branch published");

@@ -52,6 +52,16 @@ pub(crate) async fn fork(
     asked: CreateSandboxes,
     wishes: Wishes,
 ) -> Result<Vec<SandboxInfo>, EngineError> {
+    let children = shared.figures.timed("fork", fork_all(shared, asked, wishes)).await?;
+    children.iter().for_each(|child| shared.figures.forked(child.timing));
+    Ok(children)
+}
+
+async fn fork_all(
+    shared: &Arc<Shared>,
+    asked: CreateSandboxes,
+    wishes: Wishes,
+) -> Result<Vec<SandboxInfo>, EngineError> {
     let started = Instant::now();
     check(&asked)?;
     let asked = from_sandbox(shared, asked).await?;

@@ -5,7 +5,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use forkd_protocol::guest::{Eval, Evaluated, Exec, Executed, Health};
-use forkd_protocol::rest::{EvalRequest, EvalResponse, ExecRequest, ExecResponse, PingResponse};
+use forkd_protocol::rest::{
+    EvalRequest, EvalResponse, ExecRequest, ExecResponse, MAX_TIMEOUT_SECS, PingResponse,
+};
 
 use super::{GuestError, Limits, SMALL_ANSWER};
 
@@ -13,11 +15,8 @@ use super::{GuestError, Limits, SMALL_ANSWER};
 const MAX_OUTPUT: u64 = 16 << 20;
 /// Most bytes an answer to eval carries: the agent cuts each of its texts at 16 MiB.
 const MAX_EVALUATED: usize = 80 << 20;
-/// Longest time that can be asked for: a year.
-const MAX_SECS: u64 = 365 * 24 * 3600;
-
 fn millis(secs: u64) -> u64 {
-    secs.min(MAX_SECS) * 1000
+    secs.min(MAX_TIMEOUT_SECS) * 1000
 }
 
 /// What an exec may take: base64 of both streams, and its own time (0 is for ever) with the grace.
@@ -136,7 +135,7 @@ mod tests {
         assert!(exec_bounds(0, Duration::from_secs(1)).time.is_none());
         assert!(exec_bounds(u64::MAX, Duration::from_secs(1)).time.is_some());
         let eval = EvalRequest { code: String::new(), timeout_secs: u64::MAX };
-        assert_eq!(eval_request(eval, Duration::ZERO).0.timeout_ms, MAX_SECS * 1000);
+        assert_eq!(eval_request(eval, Duration::ZERO).0.timeout_ms, MAX_TIMEOUT_SECS * 1000);
     }
 
     #[test]

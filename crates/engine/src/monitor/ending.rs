@@ -12,6 +12,8 @@ use super::rundir::tail;
 
 /// How a sandbox ended whose monitor was killed by its filter of system calls; the call may follow.
 pub(crate) const KILLED_BY_FILTER: &str = "killed: seccomp";
+/// How a sandbox ended that took more memory than it may.
+pub(crate) const KILLED_FOR_MEMORY: &str = "killed: memory";
 /// How long a reaper may take to note how its monitor ended.
 const NOTED_WITHIN: Duration = Duration::from_secs(2);
 /// What a filter kills with.
@@ -27,7 +29,7 @@ const MAX_CONSOLE_TAIL: u64 = 2000;
 /// Why the machine of this folder is gone. What the kernel kills has no last words, so that comes first.
 pub(super) fn explain(dir: &RunDir, cgroup: Option<&Cgroup>, ending: Ending) -> String {
     if cgroup.is_some_and(|leaf| leaf.memory_kills() > 0) {
-        return "killed: memory".to_owned();
+        return KILLED_FOR_MEMORY.to_owned();
     }
     let ending = match ending {
         Ending::Unknown => noted(dir),

@@ -124,6 +124,12 @@ impl Launcher {
         self.pool.lacks()
     }
 
+    /// How many monitors wait, and how many are wanted.
+    pub(crate) fn pool_level(&self) -> (u64, u64) {
+        let (waiting, wanted) = self.pool.level();
+        (waiting as u64, wanted as u64)
+    }
+
     /// Has the pool looked at soon.
     pub(crate) fn refill(&self) {
         self.refill.notify_one();

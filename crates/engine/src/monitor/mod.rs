@@ -16,7 +16,7 @@ mod rundir;
 mod users;
 
 pub(crate) use branch::{FrozenTop, guards};
-pub(crate) use ending::KILLED_BY_FILTER;
+pub(crate) use ending::{KILLED_BY_FILTER, KILLED_FOR_MEMORY};
 pub use error::MonitorError;
 pub(crate) use launch::{Launcher, ParentPlan, stop_by_socket};
 pub(crate) use process::{Monitor, NOTICE_END_WITHIN, Watch};

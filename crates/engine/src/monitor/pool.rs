@@ -47,6 +47,11 @@ impl Pool {
         }
     }
 
+    /// How many wait, and how many are wanted.
+    pub(super) fn level(&self) -> (usize, usize) {
+        (self.lock().waiting.len(), self.size)
+    }
+
     /// Whether another is wanted.
     pub(super) fn lacks(&self) -> bool {
         let state = self.lock();

@@ -38,7 +38,8 @@ impl Engine {
         handle.check_running()?;
         let give_up = CancellationToken::new();
         let work = park::park(Arc::clone(&self.shared), handle.clone(), give_up.clone());
-        send(&handle, Command::Pause, Box::pin(work), give_up).await
+        let asking = send(&handle, Command::Pause, Box::pin(work), give_up);
+        self.shared.figures.timed("pause", asking).await
     }
 
     /// Continues a paused sandbox, as who it was and where it stood. Where that fails it is paused still, and its
@@ -51,7 +52,8 @@ impl Engine {
         handle.check_paused()?;
         let give_up = CancellationToken::new();
         let work = wake::wake(Arc::clone(&self.shared), handle.clone(), give_up.clone());
-        send(&handle, Command::Resume, Box::pin(work), give_up).await
+        let asking = send(&handle, Command::Resume, Box::pin(work), give_up);
+        self.shared.figures.timed("resume", asking).await
     }
 }
 

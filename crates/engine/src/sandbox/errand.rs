@@ -7,8 +7,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use forkd_protocol::error::chain;
+use forkd_protocol::rest::EventKind;
 
-use super::state::Event;
+use super::state::{Event, Life};
 use super::task::{Body, Born, Command, Task};
 use crate::error::EngineError;
 use crate::fault;
@@ -102,7 +103,11 @@ impl Task {
         self.publish(None);
         let Some((answer, done)) = self.after.take() else { return };
         match &done {
-            Ok(()) => info!(sandbox = %self.id, state = self.life.name(), "now"),
+            Ok(()) => {
+                let paused = self.life == Life::Paused;
+                self.tell(if paused { EventKind::Paused } else { EventKind::Resumed }, None);
+                info!(sandbox = %self.id, state = self.life.name(), "now");
+            }
             Err(e) => {
                 warn!(sandbox = %self.id, state = self.life.name(), error = %chain(e), "stays as it was");
             }

@@ -1,7 +1,6 @@
 //! Where everybody but the task itself finds a sandbox.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forkd_protocol::error::chain;
@@ -15,7 +14,7 @@ use crate::config::Bounds;
 use crate::engine::blocking;
 use crate::error::EngineError;
 use crate::guest::{Guest, GuestError};
-use crate::monitor::{KILLED_BY_FILTER, Launcher, RunDir};
+use crate::monitor::{Launcher, RunDir};
 use crate::settings::Keeper;
 
 /// How many ids of removed sandboxes are remembered, so that removing one again succeeds.
@@ -47,8 +46,6 @@ pub(crate) struct Handle {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     known: Mutex<Known>,
-    /// How many sandboxes ended because a filter of system calls killed their monitor.
-    killed_by_filter: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -58,17 +55,6 @@ struct Known {
 }
 
 impl Registry {
-    /// Takes note of why one ended by itself.
-    pub(super) fn count_end(&self, reason: &str) {
-        if reason.starts_with(KILLED_BY_FILTER) {
-            self.killed_by_filter.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn killed_by_filter(&self) -> u64 {
-        self.killed_by_filter.load(Ordering::Relaxed)
-    }
-
     pub(crate) fn insert(&self, handle: Handle) {
         self.lock().sandboxes.insert(handle.id.clone(), handle);
     }

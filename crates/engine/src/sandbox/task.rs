@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
-use forkd_protocol::rest::{ForkTiming, SandboxInfo};
+use forkd_protocol::rest::{EventKind, ForkTiming, SandboxInfo};
 use forkd_store::{SandboxRow, Store};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinError;
@@ -20,6 +20,8 @@ use super::{SandboxError, Turns};
 use crate::adopt::row_of;
 use crate::config::Bounds;
 use crate::error::EngineError;
+use crate::events::Events;
+use crate::figures::Figures;
 use crate::guest::Guest;
 use crate::monitor::{Monitor, RunDir, Watch};
 use crate::settings::{Keeper, Settings};
@@ -46,6 +48,8 @@ pub(crate) struct Surroundings {
     pub(crate) store: Store,
     pub(crate) bounds: Bounds,
     pub(crate) registry: Weak<Registry>,
+    pub(crate) figures: Arc<Figures>,
+    pub(crate) events: Events,
 }
 
 /// A child that answered.
@@ -106,6 +110,8 @@ pub(crate) struct Task {
     committer: Option<oneshot::Sender<()>>,
     /// Cancelled when the request that wants it is given up; means nothing once it runs.
     give_up: CancellationToken,
+    /// Whether anybody was ever told of it.
+    released: bool,
 }
 
 impl Task {
@@ -145,6 +151,7 @@ impl Task {
             after: None,
             committer: None,
             give_up: CancellationToken::new(),
+            released: life != Life::Starting,
         };
         (task, handle)
     }
@@ -297,6 +304,8 @@ impl Task {
             body.monitor.keep();
         }
         self.publish(None);
+        self.released = true;
+        self.tell(EventKind::Forked, None);
         info!(sandbox = %self.id, "running");
         if let Some(committer) = self.committer.take() {
             let _ = committer.send(());
@@ -317,9 +326,8 @@ impl Task {
         });
         let (monitor, reason, freed) = burying.await?;
         info!(sandbox = %self.id, reason, "ended by itself");
-        if let Some(registry) = self.around.registry.upgrade() {
-            registry.count_end(&reason);
-        }
+        self.around.figures.ended(&reason);
+        self.tell(EventKind::Ended, Some(&reason));
         if let Err(e) = freed {
             warn!(sandbox = %self.id, error = e, "leftovers of an ended sandbox could not be removed");
         }
@@ -381,6 +389,10 @@ impl Task {
         if let Some(registry) = self.around.registry.upgrade() {
             registry.remove(&self.id);
         }
+        if self.released {
+            let ended = self.view.borrow().info.ended.is_some();
+            self.tell(if ended { EventKind::Removed } else { EventKind::Killed }, None);
+        }
         info!(sandbox = %self.id, "removed");
         for killer in self.killers.drain(..) {
             let _ = killer.send(Ok(()));
@@ -389,6 +401,11 @@ impl Task {
 
     pub(super) fn show_pid(&self, pid: Option<u32>) {
         self.view.send_modify(|view| view.info.pid = pid);
+    }
+
+    /// Tells whoever wants to know.
+    pub(super) fn tell(&self, kind: EventKind, detail: Option<&str>) {
+        self.around.events.sandbox(kind, &self.view.borrow().info, detail);
     }
 
     /// Shows the state to others; `ended` says why it is over, where that is news.

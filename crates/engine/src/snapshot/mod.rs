@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use forkd_protocol::control::Snapshotted;
 use forkd_protocol::names::{ImageName, KernelName, Tag};
-use forkd_protocol::rest::{CreateSnapshot, Limits, SnapshotInfo, SnapshotTiming};
+use forkd_protocol::rest::{CreateSnapshot, Limits, MAX_WARM_TIMEOUT_SECS, SnapshotInfo, SnapshotTiming};
 use forkd_store::{ImageRecord, SnapshotDraft, SnapshotMeta};
 use tokio::sync::mpsc;
 use tracing::{debug, info};
@@ -107,7 +107,13 @@ async fn make(
         agent_protocol: warmed.agent_protocol,
         below: None,
     };
-    let info = blocking(move || draft.publish(meta)).await??.info;
+    let (store, events) = (shared.store.clone(), shared.events.clone());
+    let publishing = blocking(move || -> Result<_, EngineError> {
+        let info = draft.publish(meta)?.info;
+        events.made(&store, &info.tag);
+        Ok(info)
+    });
+    let info = publishing.await??;
     fault::at!("engine::snapshot::published");
     info!(tag = %plan.tag, timing = ?info.timing, "snapshot published");
     tell(format!("{} is ready", plan.tag));
@@ -117,6 +123,7 @@ async fn make(
 fn check(asked: CreateSnapshot) -> Result<Plan, EngineError> {
     let vcpus = in_range("vcpus", u64::from(asked.vcpus), 1, 8)?;
     let memory_mib = in_range("memory_mib", asked.memory_mib, 128, 16_384)?;
+    in_range::<u64>("warm_timeout_secs", asked.warm_timeout_secs, 0, MAX_WARM_TIMEOUT_SECS)?;
     if asked.image.is_empty() {
         return Err(RequestError::Empty("image").into());
     }

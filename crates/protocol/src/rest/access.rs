@@ -110,20 +110,27 @@ pub struct CreatedToken {
     pub info: TokenInfo,
 }
 
+/// Largest bound of a quota: the largest number that every client's JSON can write.
+pub const MAX_QUOTA: u64 = 9_007_199_254_740_991;
+
 /// What a tenant may have at once; what is absent has no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Quota {
     /// Sandboxes, paused ones too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 9_007_199_254_740_991_i64)]
     pub sandboxes: Option<u64>,
     /// Memory of the guests of sandboxes that are not paused, MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 9_007_199_254_740_991_i64)]
     pub memory_mib: Option<u64>,
     /// Bytes of its snapshots on the disk, MiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 9_007_199_254_740_991_i64)]
     pub disk_mib: Option<u64>,
     /// Children forked, in the mean of some seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 9_007_199_254_740_991_i64)]
     pub forks_per_second: Option<u64>,
 }
 

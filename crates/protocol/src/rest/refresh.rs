@@ -16,5 +16,6 @@ pub struct RefreshSnapshot {
     pub kernel: Option<String>,
     /// Give up the warm-up after this long.
     #[serde(default = "default_warm_timeout")]
+    #[schema(maximum = 86_400)]
     pub warm_timeout_secs: u64,
 }
