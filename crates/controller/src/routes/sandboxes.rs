@@ -1,14 +1,14 @@
 //! Sandboxes, and what is done in them.
 
 use axum::extract::State;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use forkd_engine::{Engine, EngineError};
 use forkd_protocol::names::{SandboxId, Tag};
 use forkd_protocol::rest::{
     AllStats, BranchRequest, CreateSandboxes, ErrorBody, EvalRequest, EvalResponse, ExecRequest,
     ExecResponse, PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
 };
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 
 use crate::access::{Caller, Promise, sandbox_of, snapshot_of};
 use crate::audit::Made;
@@ -16,6 +16,7 @@ use crate::claims::branch_tag;
 use crate::error::ApiError;
 use crate::extract::{Json, Name, Query};
 use crate::list::SandboxFilter;
+use crate::progress::{self, Done};
 use crate::service::Service;
 
 /// All sandboxes that the caller may see, oldest first
@@ -120,7 +121,8 @@ pub(crate) async fn kill(
 
 /// Make a snapshot of a running sandbox, which runs on
 ///
-/// 202 where the request does not wait: the snapshot is `writing` until it is `ready` or `failed`.
+/// 202 where the request does not wait: the snapshot is `writing` until it is `ready` or `failed`. With
+/// `Accept: text/event-stream` as for making one; a client that leaves changes nothing.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/branch", operation_id = "branch_sandbox", tag = "sandboxes", params(("id" = String, Path)), request_body = BranchRequest,
     responses(
@@ -133,11 +135,17 @@ pub(crate) async fn branch(
     State(service): State<Service>,
     caller: Caller,
     Name(id): Name<SandboxId>,
+    headers: HeaderMap,
     Json(request): Json<BranchRequest>,
-) -> Result<impl IntoResponse, ApiError> {
-    let made = branched(&service, &caller, &id, request).await?;
-    let status = if made.status == "writing" { StatusCode::ACCEPTED } else { StatusCode::CREATED };
-    Ok((status, axum::Extension(Made(vec![made.tag.clone()])), axum::Json(made)))
+) -> Result<Response, ApiError> {
+    let (tell, progress) = progress::channel();
+    let making = async move {
+        tell.line(format!("branching {id}"));
+        let made = branched(&service, &caller, &id, request).await?;
+        let status = if made.status == "writing" { StatusCode::ACCEPTED } else { StatusCode::CREATED };
+        Ok(Done { status, made: vec![made.tag.clone()], body: made })
+    };
+    progress::answer(&headers, progress, making).await
 }
 
 /// Branches a sandbox that the caller may see. The snapshot is whose the sandbox is.
