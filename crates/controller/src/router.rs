@@ -72,7 +72,7 @@ impl Service {
             .layer(axum::middleware::from_fn_with_state(self.clone(), count))
             // What is meant for a sandbox has the sandbox's tokens and needs none of the API's.
             .layer(axum::middleware::from_fn_with_state(engine, crate::traffic::divert))
-            .layer(tower_http::trace::TraceLayer::new_for_http())
+            .layer(tower_http::trace::TraceLayer::new_for_http().make_span_with(crate::span::of_request))
             .with_state(self.clone())
     }
 }

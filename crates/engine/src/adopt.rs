@@ -17,12 +17,12 @@ use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{ForkTiming, Limits, SandboxInfo, ShownSettings};
 use forkd_store::{Floor, SandboxRow, StoreError, Template};
 use serde::{Deserialize, Serialize};
-use tracing::{info, warn};
+use tracing::{Instrument, info, warn};
 
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, OpenError};
 use crate::monitor::{Monitor, MonitorError, RunDir, stop_by_socket};
-use crate::sandbox::{Body, Life, Task};
+use crate::sandbox::{Body, Life, Task, span};
 use crate::settings::Settings;
 
 /// What a row keeps for us beside its own columns.
@@ -159,7 +159,7 @@ async fn adopt(shared: &Arc<Shared>, row: SandboxRow, settings: Settings) -> Res
     };
     let (task, handle) = Task::new(shared.surroundings(), row.id.clone(), life, info_of(&row), settings);
     shared.registry.insert(handle.clone());
-    tokio::spawn(task.live_on(body));
+    tokio::spawn(task.live_on(body).instrument(span(&row.id)));
     if life == Life::Running {
         // A controller that was killed while it branched or paused this sandbox left its workload frozen. One that is
         // not frozen does not notice.

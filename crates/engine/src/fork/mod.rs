@@ -22,6 +22,7 @@ use forkd_store::{OpenSnapshot, SandboxRow, Store};
 use futures::future::join_all;
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument;
 
 use child::{Request, bear};
 pub(crate) use child::{discard, reach, tell};
@@ -34,7 +35,7 @@ use crate::error::{EngineError, RequestError, in_range};
 use crate::fault;
 use crate::ids::unix_now;
 use crate::limits::settle;
-use crate::sandbox::{Command, Handle, Life, SandboxError, Task};
+use crate::sandbox::{Command, Handle, Life, SandboxError, Task, span};
 use crate::settings::{self, Access, Settings};
 
 /// What callers of the API do not say of the children.
@@ -185,7 +186,7 @@ impl Brood {
         let request = Arc::clone(&self.request);
         let birth = bear(request, handle.id.clone(), Arc::clone(&handle.guest), give_up.clone());
         let (tell, ready) = oneshot::channel();
-        tokio::spawn(task.live_from_birth(birth, give_up, tell));
+        tokio::spawn(task.live_from_birth(birth, give_up, tell).instrument(span(&handle.id)));
         self.children.push((handle, ready));
     }
 

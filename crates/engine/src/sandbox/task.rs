@@ -90,6 +90,11 @@ async fn forget_row(store: Store, id: SandboxId, turns: &Turns) -> Result<(), St
 /// A monitor of which nothing is left, or why something is.
 type Removed = (Option<Body>, Result<(), String>);
 
+/// What is logged on behalf of a sandbox says which one it is.
+pub(crate) fn span(id: &SandboxId) -> tracing::Span {
+    tracing::info_span!("sandbox", %id)
+}
+
 /// One sandbox.
 #[derive(Debug)]
 pub(crate) struct Task {
