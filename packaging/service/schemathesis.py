@@ -1,5 +1,6 @@
 """schemathesis asks what the OpenAPI document allows, and what it does not, and holds the answers against it."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -28,6 +29,9 @@ NOT_OURS = "/(agent|ports|tunnel)/"
 def install(folder):
     """Into an environment of its own, once. The version is returned."""
     venv = folder / "venv"
+    if not importlib.util.find_spec("ensurepip"):
+        packages = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-venv"]
+        subprocess.run(packages, check=True)
     if not (venv / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
         subprocess.run([venv / "bin/pip", "install", "--quiet", "schemathesis"], check=True)
