@@ -43,7 +43,17 @@ def install(folder):
 def run(folder, address):
     # With the first token loopback demands one: so there is one from the beginning.
     made = ask(address, "POST", "/v1/tokens", {"scope": "admin"})
-    sandboxes = [sandbox["id"] for sandbox in ask(address, "GET", "/v1/sandboxes", token=made["token"])]
+    try:
+        hold(folder, address, made["token"])
+    finally:
+        # Monitors outlive their controller, also those that are fakes.
+        for sandbox in ask(address, "GET", "/v1/sandboxes", token=made["token"]):
+            ask(address, "DELETE", f"/v1/sandboxes/{sandbox['id']}", token=made["token"])
+
+
+def hold(folder, address, token):
+    """The answers against the document."""
+    sandboxes = [sandbox["id"] for sandbox in ask(address, "GET", "/v1/sandboxes", token=token)]
     with tempfile.TemporaryDirectory() as scratch:
         command = [
             folder / "venv/bin/st",
@@ -55,7 +65,7 @@ def run(folder, address):
             "--seed=1",
             "--generation-database=none",
             f"--exclude-path-regex={NOT_OURS}",
-            f"--header=Authorization:Bearer {made['token']}",
+            f"--header=Authorization:Bearer {token}",
             "--request-timeout=60",
             "--no-color",
         ]
@@ -79,4 +89,5 @@ def ask(address, method, path, body=None, token=None):
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(address + path, data=data, headers=headers, method=method)
     with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
+        text = answer.read()
+    return json.loads(text) if text else None
