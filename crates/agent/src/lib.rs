@@ -22,6 +22,7 @@ mod identity;
 mod image;
 mod interpreter;
 mod log;
+mod network;
 mod process;
 mod reaper;
 mod run;

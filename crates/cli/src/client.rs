@@ -80,9 +80,27 @@ impl Client {
         path: &str,
         body: &B,
     ) -> Result<T, CliError> {
+        self.with_body(Method::POST, path, body).await
+    }
+
+    /// `PUT path` with a JSON body, answered with JSON.
+    pub(crate) async fn put<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, CliError> {
+        self.with_body(Method::PUT, path, body).await
+    }
+
+    async fn with_body<B: Serialize, T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &B,
+    ) -> Result<T, CliError> {
         let bytes = serde_json::to_vec(body)
             .map_err(|e| CliError::caused(ErrorClass::Internal, "writing the request", e))?;
-        let request = self.request(Method::POST, path).header(header::CONTENT_TYPE, "application/json");
+        let request = self.request(method, path).header(header::CONTENT_TYPE, "application/json");
         self.json(request.body(full(bytes))).await
     }
 

@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 use crate::access::guard;
 use crate::error::ApiError;
 use crate::routes::{
-    agent, artifacts, audit, bundles, chains, host, jail, meta, pause, ports, sandboxes, snapshots, tenants,
-    tokens,
+    agent, artifacts, audit, bundles, chains, host, jail, meta, network, pause, ports, sandboxes, snapshots,
+    tenants, tokens,
 };
 use crate::service::Service;
 
@@ -76,6 +76,7 @@ fn described() -> OpenApiRouter<Service> {
         .routes(routes!(sandboxes::list, sandboxes::create))
         .routes(routes!(sandboxes::get, sandboxes::kill))
         .routes(routes!(sandboxes::branch))
+        .routes(routes!(network::set))
         .routes(routes!(pause::pause))
         .routes(routes!(pause::resume))
         .routes(routes!(sandboxes::exec))

@@ -11,7 +11,7 @@ use forkd_protocol::guest::{Evaluated, Executed, Health, PATH_EVAL, PATH_EXEC, P
 use forkd_protocol::names::{ImageName, KernelName, SandboxId, Tag};
 use forkd_protocol::rest::{
     BranchRequest, CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, ExecRequest, ExecResponse,
-    ImageInfo, JailReport, KernelInfo, PingResponse, SandboxInfo, SnapshotInfo,
+    ImageInfo, JailReport, KernelInfo, NetworkPolicy, PingResponse, SandboxInfo, SnapshotInfo,
 };
 use forkd_store::Store;
 use http::{Request, Response};
@@ -27,6 +27,7 @@ use crate::error::{EngineError, OpenError, RequestError};
 use crate::guest::{self, Body, GuestError, Limits};
 use crate::ids::Ids;
 use crate::monitor::{Launcher, NOTICE_END_WITHIN, check_root};
+use crate::network::Networks;
 use crate::refill::keep_filled;
 use crate::sandbox::{Command, Handle, Registry, SandboxError, Surroundings};
 use crate::settings::{Alarm, keep_lifetimes};
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) config: EngineConfig,
     pub(crate) store: Store,
     pub(crate) launcher: Arc<Launcher>,
+    pub(crate) networks: Arc<Networks>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) ids: Ids,
     /// Held from when a request is found to fit until its children are listed.
@@ -87,12 +89,14 @@ impl Engine {
         // Once more: it may have been named by a short link.
         short_enough(store.root())?;
         let launcher = Launcher::new(&config, store.clone());
+        let networks = Networks::new(config.network.as_ref(), config.waiting, &store);
         let cores = available_parallelism().map_or(1, |n| n.get());
         let ended = CancellationToken::new();
         let shared = Arc::new(Shared {
             config,
             store,
             launcher: Arc::new(launcher),
+            networks: Arc::new(networks),
             registry: Arc::default(),
             ids: Ids::new(),
             admitting: Mutex::default(),
@@ -104,6 +108,7 @@ impl Engine {
             _ended: ended.clone().drop_guard(),
         });
         adopt::adopt_all(&shared).await?;
+        prepare_networks(&shared).await?;
         tokio::spawn(keep_lifetimes(Arc::downgrade(&shared), shared.alarm.clone(), ended.clone()));
         tokio::spawn(keep_filled(Arc::downgrade(&shared), ended));
         Ok(Self { shared })
@@ -317,6 +322,7 @@ impl Engine {
     pub fn shutdown(&self) {
         self.shared.permits.close();
         self.shared.launcher.end_waiting();
+        self.shared.networks.close();
         self.shared.registry.clear();
     }
 
@@ -337,6 +343,18 @@ impl Engine {
         let store = self.shared.store.clone();
         Ok(blocking(move || work(&store)).await??)
     }
+}
+
+/// Where there are snapshots whose children have networks, some wait before the first fork. Elsewhere the host's own
+/// network is left alone until somebody asks.
+async fn prepare_networks(shared: &Arc<Shared>) -> Result<(), EngineError> {
+    let store = shared.store.clone();
+    let snapshots = blocking(move || store.snapshots()).await??;
+    let has_traffic = |policy: &NetworkPolicy| policy.has_traffic();
+    if snapshots.iter().any(|snapshot| snapshot.manifest.network.as_ref().is_some_and(has_traffic)) {
+        shared.networks.want();
+    }
+    Ok(())
 }
 
 /// An answer of a sandbox's agent, or that the sandbox is over, which is why there is none.

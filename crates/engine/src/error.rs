@@ -12,6 +12,7 @@ use crate::branch::BranchError;
 use crate::fork::ForkError;
 use crate::guest::GuestError;
 use crate::monitor::MonitorError;
+use crate::network::NetworkError;
 use crate::pause::PauseError;
 use crate::sandbox::SandboxError;
 use crate::snapshot::SnapshotError;
@@ -49,6 +50,9 @@ pub enum EngineError {
     /// A monitor refused or failed.
     #[error(transparent)]
     Monitor(#[from] MonitorError),
+    /// A sandbox is not given the network that was asked for.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// A guest refused or failed.
     #[error(transparent)]
     Guest(#[from] GuestError),
@@ -129,6 +133,7 @@ impl EngineError {
             Self::Branch(e) => e.class(),
             Self::Pause(e) => e.class(),
             Self::Monitor(e) => e.class(),
+            Self::Network(e) => e.class(),
             Self::Guest(e) => e.class(),
             Self::Broken => ErrorClass::Internal,
         }
@@ -146,6 +151,7 @@ impl EngineError {
             Self::Pause(e) => e.code(),
             Self::Guest(e) => Some(e.code()),
             Self::Monitor(e) => e.code(),
+            Self::Network(e) => e.code(),
             Self::Request(_) | Self::Open(_) | Self::Broken => None,
         };
         own.unwrap_or_else(|| class_code(self.class()))

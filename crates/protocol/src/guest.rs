@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use self::image::{IMAGE_SETTINGS, ImageSettings};
+use self::network::GuestNetwork;
 
 /// Version of the guest protocol; controllers speak to agents of every released version.
 pub const GUEST_VERSION: u32 = 3;
@@ -216,6 +217,9 @@ pub struct Identity {
     /// Environment that every later process is given.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Its network, where its machine has a network device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<GuestNetwork>,
 }
 
 /// A restored guest goes on as who it was: nobody else did meanwhile. Carried out while the workload stands still, which

@@ -124,6 +124,10 @@ pub struct SandboxInfo {
     pub ended: Option<String>,
     /// How long its fork took.
     pub timing: ForkTiming,
+    /// What may leave it; `none` where it has no network, absent where its guest has no network device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub network: Option<NetworkPolicy>,
     /// Whose it is; absent where it belongs to nobody but the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
@@ -176,6 +180,10 @@ pub struct CreateSandboxes {
     /// Environment of every later process in the children.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// What may leave the children: a word, a list or an object (docs/network.md). Where absent, as for the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub network: Option<NetworkPolicy>,
     /// Whose they are; only an administrator may say so, a tenant's token says it by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
@@ -198,6 +206,7 @@ impl CreateSandboxes {
             live_fork: false,
             hugepages: false,
             env: BTreeMap::new(),
+            network: None,
             tenant: None,
             settings: SandboxSettings::default(),
         }
@@ -309,6 +318,10 @@ pub struct SnapshotInfo {
     pub memory_hash: String,
     /// Where the time went.
     pub timing: SnapshotTiming,
+    /// What may leave its children where nobody says otherwise; absent where its guests have no network device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub network: Option<NetworkPolicy>,
     /// Whose it is; absent for shared ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
@@ -352,6 +365,10 @@ pub struct CreateSnapshot {
     /// Give up the warm-up after this long.
     #[serde(default = "default_warm_timeout")]
     pub warm_timeout_secs: u64,
+    /// What may leave the parent, and its children where they are not told otherwise; `allow` where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub network: Option<NetworkPolicy>,
 }
 
 fn default_memory() -> u64 {

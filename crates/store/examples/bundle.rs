@@ -136,6 +136,7 @@ fn snapshot(
         pause_ms: None,
         workload_pause_ms: None,
         limits: Default::default(),
+        network: None,
         branched_from: None,
         agent_protocol: guest.agent_protocol,
         below,

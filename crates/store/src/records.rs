@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use forkd_protocol::control::CpuModel;
 use forkd_protocol::names::{KernelName, SandboxId};
-use forkd_protocol::rest::{ImageInfo, KernelInfo, Limits, SnapshotInfo, SnapshotTiming};
+use forkd_protocol::rest::{ImageInfo, KernelInfo, Limits, NetworkPolicy, SnapshotInfo, SnapshotTiming};
 use serde::{Deserialize, Serialize};
 
 use crate::chain::Below;
@@ -58,6 +58,8 @@ pub struct SnapshotMeta {
     pub cpu: CpuModel,
     /// What its children may take of their host where nobody says otherwise.
     pub limits: Limits,
+    /// What may leave its children where nobody says otherwise; `None` where its guests have no network device.
+    pub network: Option<NetworkPolicy>,
     /// Statements that warmed the interpreter.
     pub warm: Option<String>,
     /// Where the time went.

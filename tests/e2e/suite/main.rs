@@ -31,5 +31,6 @@ mod jail;
 mod life;
 mod limits;
 mod memory;
+mod network;
 mod pause;
 mod store;

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::agent::{Agent, Known};
 
 pub(crate) use names::{prepare_boot_id, with_own_name};
+pub(crate) use steps::write_if_changed;
 
 /// Least entropy that a child is given.
 const ENTROPY_MIN: usize = 64;
@@ -149,6 +150,7 @@ mod tests {
             entropy_base64: BASE64.encode([7; 64]),
             realtime_ns: 1,
             env: [("A".to_owned(), "b".to_owned())].into(),
+            network: None,
         }
     }
 

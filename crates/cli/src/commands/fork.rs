@@ -8,6 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::kill::kill;
 use super::limits::LimitArgs;
+use super::net::NetArgs;
 use crate::client::Client;
 use crate::context::Context;
 use crate::error::CliError;
@@ -31,6 +32,8 @@ pub(crate) struct Args {
     n: u32,
     #[command(flatten)]
     limits: LimitArgs,
+    #[command(flatten)]
+    net: NetArgs,
     /// Environment of every process that is started in the children
     #[arg(long = "env", short = 'e', value_name = "KEY=VALUE", value_parser = parse::key_value)]
     env: Vec<KeyValue>,
@@ -57,6 +60,9 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
     let stop = args.settle_secs.map(Stop::after).transpose()?;
     let children = create(&client, &request(&args)).await?;
     context.ui.show(&children, |all| render(all));
+    if args.net.policy.is_none() && children.iter().any(is_without_network) {
+        context.ui.note("they run without a network, as their snapshot says, or as this host lacks something for one (`forkd doctor`)");
+    }
     let Some(stop) = stop else { return Ok(0) };
     stop.wait().await;
     end_all(&client, &children).await
@@ -75,6 +81,7 @@ pub(crate) fn plainly(tag: &str, n: u32) -> CreateSandboxes {
 fn request(args: &Args) -> CreateSandboxes {
     CreateSandboxes {
         limits: args.limits.limits(),
+        network: args.net.policy.clone(),
         env: args.env.iter().cloned().map(KeyValue::into_pair).collect(),
         settings: SandboxSettings {
             metadata: args.metadata.iter().cloned().map(KeyValue::into_pair).collect(),
@@ -85,6 +92,10 @@ fn request(args: &Args) -> CreateSandboxes {
         from_sandbox: args.from_sandbox.as_ref().map(ToString::to_string),
         ..plainly(args.tag.as_ref().map_or("", Tag::as_str), args.n)
     }
+}
+
+fn is_without_network(child: &SandboxInfo) -> bool {
+    child.network.as_ref().is_some_and(|policy| !policy.has_traffic())
 }
 
 fn render(children: &[SandboxInfo]) -> String {

@@ -63,6 +63,7 @@ mod tests {
             state: "ended".into(),
             ended: Some("killed: memory".into()),
             timing: ForkTiming::default(),
+            network: None,
             tenant: None,
             settings: ShownSettings::default(),
         };

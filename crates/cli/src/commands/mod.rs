@@ -25,6 +25,7 @@ mod limits;
 mod logs;
 mod ls;
 mod machine;
+mod net;
 mod pack;
 mod pause;
 mod ping;
@@ -89,6 +90,8 @@ pub(crate) enum Command {
     Logs(logs::Args),
     /// Make ports of a sandbox reachable on this computer
     PortForward(port_forward::Args),
+    /// Change what may leave a sandbox
+    Net(net::Args),
     /// End sandboxes
     Kill(kill::Args),
     /// Take sandboxes to the disk: their memory is given back until they are resumed
@@ -168,6 +171,7 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Ping(args) => ping::run(args, context).await,
         Command::Logs(args) => logs::run(args, context).await,
         Command::PortForward(args) => port_forward::run(args, context).await,
+        Command::Net(args) => net::run(args, context).await,
         Command::Kill(args) => kill::run(args, context).await,
         Command::Pause(args) => pause::pause(args, context).await,
         Command::Resume(args) => pause::resume(args, context).await,

@@ -150,6 +150,7 @@ fn snapshot(store: &Store, tag: &str, parent: Option<&SnapshotRecord>, pages: &[
         pause_ms: None,
         workload_pause_ms: None,
         limits: Default::default(),
+        network: None,
         branched_from: None,
         agent_protocol: 1,
         below,

@@ -64,6 +64,7 @@ pub(crate) const ROUTES: &[(&str, &str, Scope, Reach)] = {
         ("POST", "/v1/sandboxes/{id}/branch", Run, Sandbox),
         ("POST", "/v1/sandboxes/{id}/pause", Run, Sandbox),
         ("POST", "/v1/sandboxes/{id}/resume", Run, Sandbox),
+        ("PUT", "/v1/sandboxes/{id}/network", Run, Sandbox),
         ("POST", "/v1/sandboxes/{id}/exec", Run, Sandbox),
         ("POST", "/v1/sandboxes/{id}/eval", Run, Sandbox),
         ("POST", "/v1/sandboxes/{id}/ping", Run, Sandbox),

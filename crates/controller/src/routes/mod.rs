@@ -11,6 +11,7 @@ pub(crate) mod chains;
 pub(crate) mod host;
 pub(crate) mod jail;
 pub(crate) mod meta;
+pub(crate) mod network;
 pub(crate) mod pause;
 pub(crate) mod ports;
 pub(crate) mod sandboxes;

@@ -93,6 +93,7 @@ pub(crate) fn meta_over(store: &Store, manifest: &Manifest) -> Result<SnapshotMe
         memory_mib: manifest.memory_mib,
         cpu: manifest.cpu,
         limits: manifest.limits,
+        network: manifest.network.clone(),
         warm: manifest.warm.clone(),
         timing: SnapshotTiming::default(),
         pause_ms: None,

@@ -7,7 +7,7 @@ use forkd_host::cgroup::Cgroup;
 use forkd_protocol::control::{BRANCH_VERSION, MemoryMode, WriterEnd};
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
-use forkd_protocol::rest::{BranchMode, Limits, SnapshotInfo, SnapshotTiming};
+use forkd_protocol::rest::{BranchMode, Limits, NetworkPolicy, SnapshotInfo, SnapshotTiming};
 use forkd_store::{Below, LayerRef, SnapshotDraft, SnapshotMeta, Template};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -46,6 +46,8 @@ pub(super) struct Taken {
     headroom: Option<Headroom>,
     /// Its children have the same.
     limits: Limits,
+    /// Its children have the same.
+    network: Option<NetworkPolicy>,
     /// The source's row, and the layers that it names, stay until this is published.
     _keeps_row: OwnedRwLockReadGuard<()>,
 }
@@ -171,6 +173,7 @@ impl Taken {
             changed,
             headroom,
             limits,
+            network: handle.settings.look(|settings| settings.network.clone()),
             _keeps_row: keeps_row,
         })
     }
@@ -204,6 +207,7 @@ impl Taken {
             workload_pause_ms: Some(millis(self.workload_pause)),
             branched_from: Some(self.source.clone()),
             limits: self.limits,
+            network: self.network.take(),
             below: Some(Below {
                 parent: self.parent.take().unwrap_or_else(|| self.template.id.clone()),
                 memory: if flat { Vec::new() } else { manifest.memory.clone() },

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use child::{Request, bear};
-pub(crate) use child::{discard, reach, tell};
+pub(crate) use child::{discard, open_network, reach, tell};
 pub use error::{ChildError, ForkError};
 
 use crate::admission;
@@ -58,27 +58,35 @@ pub(crate) async fn fork(
     let tag: Tag = asked.snapshot_tag.parse()?;
     shared.branches.check_ready(tag.as_str())?;
     let store = shared.store.clone();
-    let launcher = Arc::clone(&shared.launcher);
-    let snapshot = blocking(move || -> Result<_, EngineError> {
+    let (launcher, networks, wish) =
+        (Arc::clone(&shared.launcher), Arc::clone(&shared.networks), asked.network.clone());
+    let opening = blocking(move || -> Result<_, EngineError> {
         let snapshot = store.open_snapshot(&tag)?;
         check_versions(&snapshot)?;
         snapshot.read_in_once(|| launcher.read_in(&snapshot));
-        Ok(snapshot)
+        let inherited = snapshot.record.manifest.network.as_ref();
+        let network = networks.settle(wish.as_ref(), (inherited, tag.as_str()))?;
+        Ok((snapshot, network))
     });
-    let snapshot = snapshot.await??;
+    let (snapshot, network) = opening.await??;
     let inherited = snapshot.record.manifest.limits;
     let limits = settle(&asked, inherited, shared.config.limits, shared.launcher.cgroups())?;
     let request = Arc::new(Request {
         launcher: Arc::clone(&shared.launcher),
+        networks: Arc::clone(&shared.networks),
         snapshot,
         permits: Arc::clone(&shared.permits),
         answer: shared.config.bounds.answer,
         started,
         env: asked.env.clone(),
         limits,
+        network,
     });
-    let settings =
-        Settings { template: wishes.template, ..Settings::of(&asked, &request.snapshot.record.manifest) };
+    let settings = Settings {
+        template: wishes.template,
+        network: request.network.clone(),
+        ..Settings::of(&asked, &request.snapshot.record.manifest)
+    };
     let brood = admit(shared, &request, &asked, &settings, &wishes.access)?;
     let children = brood.raise(shared, asked.n).await;
     shared.alarm.ring();
@@ -287,6 +295,7 @@ fn info_of(id: &SandboxId, asked: &CreateSandboxes, request: &Request) -> Sandbo
         state: Life::Starting.name().to_owned(),
         ended: None,
         timing: ForkTiming::default(),
+        network: None,
         tenant: asked.tenant.clone(),
         settings: ShownSettings::default(),
     }

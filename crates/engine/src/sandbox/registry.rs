@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forkd_host::net::Policing;
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::SandboxInfo;
@@ -15,7 +16,7 @@ use crate::config::Bounds;
 use crate::engine::blocking;
 use crate::error::EngineError;
 use crate::guest::{Guest, GuestError};
-use crate::monitor::{KILLED_BY_FILTER, Launcher, RunDir};
+use crate::monitor::{KILLED_BY_FILTER, Launcher, Monitor, RunDir};
 use crate::settings::Keeper;
 
 /// How many ids of removed sandboxes are remembered, so that removing one again succeeds.
@@ -29,6 +30,8 @@ const THAW_ATTEMPTS: u32 = 5;
 pub(crate) struct View {
     pub(crate) life: Life,
     pub(crate) info: SandboxInfo,
+    /// By what the policy of its network is changed, where it has one.
+    pub(crate) policing: Option<Policing>,
 }
 
 /// How others reach a sandbox.
@@ -121,6 +124,13 @@ impl Registry {
 }
 
 impl View {
+    /// Shows which process it is and which network it has, or that it has neither.
+    pub(super) fn embody(&mut self, monitor: Option<&Monitor>) {
+        self.info.pid = monitor.map(|monitor| monitor.process().pid());
+        self.info.netns = monitor.and_then(Monitor::netns).map(str::to_owned);
+        self.policing = monitor.and_then(Monitor::policing);
+    }
+
     /// An error where nothing can be run in it now.
     pub(super) fn check_running(&self) -> Result<(), SandboxError> {
         match self.life {
@@ -156,6 +166,7 @@ impl Handle {
         let mut info = self.view.borrow().info.clone();
         self.settings.look(|settings| {
             info.settings = settings.shown();
+            info.network.clone_from(&settings.network);
             if let Some(template) = &settings.template {
                 info.snapshot_tag.clone_from(template);
             }

@@ -17,8 +17,8 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forkd_protocol::rest::{
-    CreateSandboxes, MAX_LIFETIME_SECS, MAX_METADATA, MAX_METADATA_BYTES, OnTimeout, SandboxSettings,
-    ShownSettings,
+    CreateSandboxes, MAX_LIFETIME_SECS, MAX_METADATA, MAX_METADATA_BYTES, NetworkPolicy, OnTimeout,
+    SandboxSettings, ShownSettings,
 };
 use forkd_store::Manifest;
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,11 @@ pub(crate) struct Settings {
     pub(crate) access: Access,
     /// The tag to show in the place of one that was made for its fork alone.
     pub(crate) template: Option<String>,
+    /// What may leave it; none where its guest has no network device.
+    pub(crate) network: Option<NetworkPolicy>,
+    /// That was written down, and maybe another one holds still.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) network_pending: bool,
     /// What its machine is like.
     pub(crate) shape: Shape,
 }
@@ -77,6 +82,8 @@ impl Settings {
             auto_resume,
             access: Access::default(),
             template: None,
+            network: None,
+            network_pending: false,
             shape: Shape {
                 vcpus: manifest.vcpus,
                 memory_mib: manifest.memory_mib,

@@ -8,6 +8,7 @@ mod branch;
 mod fork;
 mod guest;
 mod jail;
+mod network;
 mod pause;
 mod pool;
 mod refresh;
