@@ -132,7 +132,7 @@ fn one_without_a_network_has_none() {
     let _world = alone();
     let children = children(1, &["--net", "none"]);
     let child = &children[0];
-    assert_eq!((child.info.netns.as_deref(), meets(child, "203.0.113.10").as_str()), (None, "silence"));
+    assert_eq!((child.info.netns.as_deref(), meets(child, "203.0.113.10").as_str()), (None, "refused"));
     let refused = send("PUT", &child.path("network"), Some(json!("allow"))).with_status(409).json();
     assert_eq!(refused["code"], "without_network");
 }
