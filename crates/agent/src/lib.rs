@@ -25,6 +25,7 @@ mod log;
 mod process;
 mod reaper;
 mod run;
+mod secrets;
 mod sys;
 mod tunnel;
 mod users;

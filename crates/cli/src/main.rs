@@ -16,6 +16,7 @@ mod host;
 mod machine;
 mod parse;
 mod process;
+mod secrets;
 mod session;
 mod signals;
 mod sse;

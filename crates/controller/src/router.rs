@@ -12,8 +12,8 @@ use utoipa_axum::routes;
 use crate::access::guard;
 use crate::error::ApiError;
 use crate::routes::{
-    agent, artifacts, audit, bundles, chains, host, jail, meta, pause, ports, sandboxes, snapshots, tenants,
-    tokens,
+    agent, artifacts, audit, bundles, chains, host, jail, meta, pause, ports, sandboxes, secrets, snapshots,
+    tenants, tokens,
 };
 use crate::service::Service;
 
@@ -78,6 +78,7 @@ fn described() -> OpenApiRouter<Service> {
         .routes(routes!(sandboxes::branch))
         .routes(routes!(pause::pause))
         .routes(routes!(pause::resume))
+        .routes(routes!(secrets::give))
         .routes(routes!(sandboxes::exec))
         .routes(routes!(sandboxes::eval))
         .routes(routes!(sandboxes::ping))

@@ -22,6 +22,7 @@ use tracing::{info, warn};
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, OpenError};
 use crate::monitor::{Monitor, MonitorError, RunDir, stop_by_socket};
+use crate::publish;
 use crate::sandbox::{Body, Life, Task};
 use crate::settings::Settings;
 
@@ -159,6 +160,7 @@ async fn adopt(shared: &Arc<Shared>, row: SandboxRow, settings: Settings) -> Res
     };
     let (task, handle) = Task::new(shared.surroundings(), row.id.clone(), life, info_of(&row), settings);
     shared.registry.insert(handle.clone());
+    publish::serve_again(shared, &handle);
     tokio::spawn(task.live_on(body));
     if life == Life::Running {
         // A controller that was killed while it branched or paused this sandbox left its workload frozen. One that is

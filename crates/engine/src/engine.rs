@@ -15,7 +15,6 @@ use forkd_protocol::rest::{
 };
 use forkd_store::Store;
 use http::{Request, Response};
-use hyper::body::Incoming;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -24,7 +23,7 @@ use tracing::warn;
 use crate::artifacts::{take_image, take_kernel};
 use crate::config::EngineConfig;
 use crate::error::{EngineError, OpenError, RequestError};
-use crate::guest::{self, Body, GuestError, Limits};
+use crate::guest::{self, Body, GuestError, Limits, Streamed};
 use crate::ids::Ids;
 use crate::monitor::{Launcher, NOTICE_END_WITHIN, check_root};
 use crate::refill::keep_filled;
@@ -172,7 +171,7 @@ impl Engine {
         }
         let limits = guest::exec_bounds(asked.timeout_secs, self.shared.config.bounds.guest_grace);
         let question = guest::exec_request(asked);
-        let handle = self.running(id)?;
+        let (handle, _busy) = self.reached(id).await?;
         let told: Executed = ask(&handle, handle.guest.post(PATH_EXEC, &question, limits)).await?;
         Ok(guest::exec_response(told)?)
     }
@@ -180,7 +179,7 @@ impl Engine {
     /// Evaluates in the warm interpreter.
     pub async fn eval(&self, id: &SandboxId, asked: EvalRequest) -> Result<EvalResponse, EngineError> {
         let (question, limits) = guest::eval_request(asked, self.shared.config.bounds.guest_grace);
-        let handle = self.running(id)?;
+        let (handle, _busy) = self.reached(id).await?;
         let told: Evaluated = ask(&handle, handle.guest.post(PATH_EVAL, &question, limits)).await?;
         Ok(guest::eval_response(told))
     }
@@ -199,9 +198,10 @@ impl Engine {
         &self,
         id: &SandboxId,
         request: Request<Body>,
-    ) -> Result<Response<Incoming>, EngineError> {
-        let handle = self.running(id)?;
-        ask(&handle, handle.guest.pass(request, self.shared.config.bounds.guest_grace)).await
+    ) -> Result<Response<Streamed>, EngineError> {
+        let (handle, busy) = self.reached(id).await?;
+        let answer = ask(&handle, handle.guest.pass(request, self.shared.config.bounds.guest_grace)).await?;
+        Ok(answer.map(|body| Streamed::new(body, busy)))
     }
 
     /// What its serial console printed; the monitor keeps the first MiB.

@@ -13,7 +13,9 @@ use crate::fork::ForkError;
 use crate::guest::GuestError;
 use crate::monitor::MonitorError;
 use crate::pause::PauseError;
+use crate::publish::PublishError;
 use crate::sandbox::SandboxError;
+use crate::secrets::SecretError;
 use crate::snapshot::SnapshotError;
 
 /// Anything the engine did not do; one variant per concern.
@@ -46,6 +48,12 @@ pub enum EngineError {
     /// A sandbox could not be paused, and runs on, or continued, and is paused still.
     #[error(transparent)]
     Pause(#[from] PauseError),
+    /// Ports could not be published; nothing was made.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// Secrets are not possible, or stand in the way.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// A monitor refused or failed.
     #[error(transparent)]
     Monitor(#[from] MonitorError),
@@ -128,6 +136,8 @@ impl EngineError {
             Self::Snapshot(e) => e.class(),
             Self::Branch(e) => e.class(),
             Self::Pause(e) => e.class(),
+            Self::Publish(e) => e.class(),
+            Self::Secret(e) => e.class(),
             Self::Monitor(e) => e.class(),
             Self::Guest(e) => e.class(),
             Self::Broken => ErrorClass::Internal,
@@ -144,6 +154,8 @@ impl EngineError {
             Self::Snapshot(e) => e.code(),
             Self::Branch(e) => e.code(),
             Self::Pause(e) => e.code(),
+            Self::Publish(e) => e.code(),
+            Self::Secret(e) => e.code(),
             Self::Guest(e) => Some(e.code()),
             Self::Monitor(e) => e.code(),
             Self::Request(_) | Self::Open(_) | Self::Broken => None,

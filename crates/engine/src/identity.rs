@@ -27,6 +27,7 @@ pub(crate) fn new_identity(id: &SandboxId, env: &BTreeMap<String, String>) -> Re
         entropy_base64: entropy()?,
         realtime_ns: realtime_ns(),
         env: env.clone(),
+        secrets: Vec::new(),
     })
 }
 

@@ -10,7 +10,9 @@ mod host;
 mod jail;
 mod limits;
 mod network;
+mod publish;
 mod refresh;
+mod secret;
 mod settings;
 mod stats;
 
@@ -37,7 +39,11 @@ pub use self::network::{
     Destination, DomainPattern, Egress, KBIT, MAX_DESTINATIONS, MAX_PORT_RANGES, NetworkPolicy, PolicyError,
     Ports, Target, Transport,
 };
+pub use self::publish::{MAX_PUBLISHED, Publish, PublishParseError, Published};
 pub use self::refresh::RefreshSnapshot;
+pub use self::secret::{
+    GiveSecretsRequest, MAX_SECRET_BYTES, MAX_SECRETS, SecretValue, SecretValues, ShownSecret,
+};
 pub use self::settings::{
     MAX_LIFETIME_SECS, MAX_METADATA, MAX_METADATA_BYTES, OnTimeout, SandboxSettings, ShownSettings,
 };
@@ -179,6 +185,15 @@ pub struct CreateSandboxes {
     /// Whose they are; only an administrator may say so, a tenant's token says it by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// Secrets of each child, by name: files in `/run/secrets` that no snapshot has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: SecretValues,
+    /// With `from_sandbox`: also where that one holds secrets, which the children then have, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_secrets: bool,
+    /// Ports of the child at addresses of its host; of one child only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub publish: Vec<Publish>,
     /// What concerns forkd and not the guest.
     #[serde(flatten)]
     pub settings: SandboxSettings,
@@ -199,6 +214,9 @@ impl CreateSandboxes {
             hugepages: false,
             env: BTreeMap::new(),
             tenant: None,
+            secrets: SecretValues::new(),
+            with_secrets: false,
+            publish: Vec::new(),
             settings: SandboxSettings::default(),
         }
     }
@@ -241,6 +259,9 @@ pub struct BranchRequest {
     /// Of published clients: the tag that the sandbox was forked from. Any other is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_tag: Option<String>,
+    /// Also where the sandbox holds secrets, which its processes may have read into the memory that is written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_secrets: bool,
 }
 
 /// A snapshot.
@@ -300,6 +321,9 @@ pub struct SnapshotInfo {
     pub vcpus: u32,
     /// Memory of its guests.
     pub memory_mib: u64,
+    /// Names of secrets that processes in its memory may have read. Their files are not in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
     /// What its children may take of their host where nobody says otherwise: as the sandbox that it was taken of.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
@@ -406,6 +430,9 @@ pub struct ExecResponse {
     pub truncated: bool,
     /// It was killed at its timeout.
     pub timed_out: bool,
+    /// How long it took in the guest, microseconds; 0 where its agent does not tell.
+    #[serde(default)]
+    pub micros: u64,
 }
 
 /// Evaluate in the warm interpreter.

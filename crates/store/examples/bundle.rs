@@ -138,6 +138,7 @@ fn snapshot(
         limits: Default::default(),
         branched_from: None,
         agent_protocol: guest.agent_protocol,
+        secrets: Vec::new(),
         below,
     })?)
 }

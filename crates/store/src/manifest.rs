@@ -79,6 +79,9 @@ pub struct Manifest {
     /// What its children may take of their host where nobody says otherwise.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
+    /// Names of secrets that processes in its memory may have read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
     /// Where the time went.
     pub timing: SnapshotTiming,
 }

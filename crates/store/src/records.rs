@@ -70,6 +70,8 @@ pub struct SnapshotMeta {
     pub branched_from: Option<String>,
     /// Version of the guest protocol that the agent in it speaks.
     pub agent_protocol: u32,
+    /// Names of secrets that processes in its memory may have read.
+    pub secrets: Vec<String>,
     /// What it lies on. `None` for a whole one: its memory is the only memory layer. Otherwise what its maker
     /// wrote is a layer over these: a page that is listed and has no data is zero.
     pub below: Option<Below>,

@@ -32,4 +32,5 @@ mod life;
 mod limits;
 mod memory;
 mod pause;
+mod secrets;
 mod store;

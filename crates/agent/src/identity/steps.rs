@@ -46,6 +46,7 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "boot_id", machine: true, run: Run::Now(names::boot_id) },
     Step { name: "tcp", machine: true, run: Run::Now(tcp::destroy_inherited) },
     Step { name: "environment", machine: false, run: Run::Now(environment) },
+    Step { name: "secrets", machine: true, run: Run::Now(secrets) },
     Step {
         name: "ssh_host_keys",
         machine: true,
@@ -104,6 +105,11 @@ fn clock(change: &Change<'_>) -> Result<(), StepError> {
 fn environment(change: &Change<'_>) -> Result<(), StepError> {
     change.agent.spawner.set_env(change.identity.env.clone());
     Ok(())
+}
+
+/// Before anything of the user's runs, hooks included.
+fn secrets(change: &Change<'_>) -> Result<(), StepError> {
+    Ok(change.agent.replace_secrets(&change.identity.secrets)?)
 }
 
 /// The request lies before the interpreter when it thaws, so it is the first thing that it handles.

@@ -17,8 +17,9 @@ mod exec;
 pub(crate) mod fork;
 mod from_image;
 mod gc;
-mod image;
+pub(crate) mod image;
 mod images;
+mod info;
 mod kernel;
 mod kill;
 mod limits;
@@ -28,14 +29,15 @@ mod machine;
 mod pack;
 mod pause;
 mod ping;
-mod port_forward;
+pub(crate) mod port_forward;
 mod ps;
 mod pull;
 mod push;
 mod quickstart;
 mod removal;
 mod rmi;
-mod run;
+pub(crate) mod run;
+mod secret;
 mod serve;
 mod shell;
 mod snapshot;
@@ -83,6 +85,10 @@ pub(crate) enum Command {
     Run(run::Args),
     /// List sandboxes
     Ls(ls::Args),
+    /// Show everything that is known of a sandbox
+    Info(info::Args),
+    /// Give a running sandbox secrets
+    Secret(secret::Args),
     /// Ask the agent of a sandbox whether it answers
     Ping(ping::Args),
     /// Show what a guest wrote on its console
@@ -165,6 +171,8 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Eval(args) => eval::run(args, context).await,
         Command::Run(args) => run::run(args, context).await,
         Command::Ls(args) => ls::run(args, context).await,
+        Command::Info(args) => info::run(args, context).await,
+        Command::Secret(args) => secret::run(args, context).await,
         Command::Ping(args) => ping::run(args, context).await,
         Command::Logs(args) => logs::run(args, context).await,
         Command::PortForward(args) => port_forward::run(args, context).await,
@@ -206,7 +214,7 @@ pub(crate) fn default_root() -> std::path::PathBuf {
 }
 
 /// Resolves when this process is asked to end: 128 plus the signal.
-async fn interrupted() -> Result<u8, CliError> {
+pub(crate) async fn interrupted() -> Result<u8, CliError> {
     let listen = |kind| signal(kind).map_err(|e| CliError::io("listening for signals", e));
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     tokio::select! {

@@ -152,6 +152,7 @@ fn snapshot(store: &Store, tag: &str, parent: Option<&SnapshotRecord>, pages: &[
         limits: Default::default(),
         branched_from: None,
         agent_protocol: 1,
+        secrets: Vec::new(),
         below,
     };
     draft.publish(meta).unwrap()

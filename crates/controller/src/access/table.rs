@@ -63,6 +63,7 @@ pub(crate) const ROUTES: &[(&str, &str, Scope, Reach)] = {
         ("DELETE", "/v1/sandboxes/{id}", Run, Sandbox),
         ("POST", "/v1/sandboxes/{id}/branch", Run, Sandbox),
         ("POST", "/v1/sandboxes/{id}/pause", Run, Sandbox),
+        ("POST", "/v1/sandboxes/{id}/secrets", Run, Sandbox),
         ("POST", "/v1/sandboxes/{id}/resume", Run, Sandbox),
         ("POST", "/v1/sandboxes/{id}/exec", Run, Sandbox),
         ("POST", "/v1/sandboxes/{id}/eval", Run, Sandbox),

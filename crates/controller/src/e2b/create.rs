@@ -60,6 +60,7 @@ async fn make(
             timeout_secs: Some(new.timeout.unwrap_or(timeout)),
             on_timeout: if new.auto_pause == Some(true) { OnTimeout::Pause } else { OnTimeout::Kill },
             auto_resume: new.auto_resume.is_some_and(|auto| auto.enabled),
+            idle_timeout_secs: None,
         },
         tenant: caller.tenant,
         ..CreateSandboxes::of(tag.as_str())

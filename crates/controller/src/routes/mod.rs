@@ -14,6 +14,7 @@ pub(crate) mod meta;
 pub(crate) mod pause;
 pub(crate) mod ports;
 pub(crate) mod sandboxes;
+pub(crate) mod secrets;
 pub(crate) mod snapshots;
 pub(crate) mod tenants;
 pub(crate) mod tokens;

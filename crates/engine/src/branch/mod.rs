@@ -99,6 +99,7 @@ pub(crate) fn meta_over(store: &Store, manifest: &Manifest) -> Result<SnapshotMe
         workload_pause_ms: None,
         branched_from: None,
         agent_protocol: manifest.agent_protocol,
+        secrets: manifest.secrets.clone(),
         below: None,
     })
 }

@@ -46,6 +46,8 @@ pub(super) struct Taken {
     headroom: Option<Headroom>,
     /// Its children have the same.
     limits: Limits,
+    /// Names of those that are or were in its memory.
+    secrets: Vec<String>,
     /// The source's row, and the layers that it names, stay until this is published.
     _keeps_row: OwnedRwLockReadGuard<()>,
 }
@@ -87,6 +89,9 @@ impl Taken {
     ) -> Result<Self, EngineError> {
         let turn = handle.turns.disk.lock().await;
         handle.check_running()?;
+        let secrets = handle
+            .settings
+            .look(|s| s.secrets.check_branch(&handle.id, plan.with_secrets).map(|()| s.secrets.names()))?;
         let keeps_row = Arc::clone(&handle.turns.publishing).read_owned().await;
         let (beginning, of, tag) = (Arc::clone(shared), handle.clone(), plan.tag.clone());
         let (mode, measure) = (memory_mode(plan.mode), plan.measure);
@@ -171,6 +176,7 @@ impl Taken {
             changed,
             headroom,
             limits,
+            secrets,
             _keeps_row: keeps_row,
         })
     }
@@ -179,6 +185,7 @@ impl Taken {
     pub(super) fn provisional(&self, shared: &Shared, plan: &Plan) -> SnapshotInfo {
         let mut info = shared.store.provisional(&plan.tag, &self.template.manifest);
         info.branched_from = Some(self.source.clone());
+        info.secrets.clone_from(&self.secrets);
         info.pause_ms = Some(millis(self.vm_pause));
         info.workload_pause_ms = Some(millis(self.workload_pause));
         info
@@ -204,6 +211,7 @@ impl Taken {
             workload_pause_ms: Some(millis(self.workload_pause)),
             branched_from: Some(self.source.clone()),
             limits: self.limits,
+            secrets: self.secrets.clone(),
             below: Some(Below {
                 parent: self.parent.take().unwrap_or_else(|| self.template.id.clone()),
                 memory: if flat { Vec::new() } else { manifest.memory.clone() },

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forkd_protocol::error::chain;
-use forkd_protocol::guest::{Identified, PATH_IDENTITY};
+use forkd_protocol::guest::{GuestSecret, Identified, Identity, PATH_IDENTITY};
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{self, ForkTiming};
 use forkd_store::OpenSnapshot;
@@ -37,6 +37,7 @@ pub(super) struct Request {
     pub(super) answer: Duration,
     pub(super) started: Instant,
     pub(super) env: BTreeMap<String, String>,
+    pub(super) secrets: Vec<GuestSecret>,
     pub(super) limits: rest::Limits,
 }
 
@@ -144,7 +145,8 @@ fn launch(request: &Request, id: &SandboxId) -> Result<(Monitor, ForkTiming), Mo
 }
 
 async fn identify(request: &Request, id: &SandboxId, guest: &Guest) -> Result<Identified, ChildError> {
-    let question = || new_identity(id, &request.env);
+    let secrets = &request.secrets;
+    let question = || Ok(Identity { secrets: secrets.clone(), ..new_identity(id, &request.env)? });
     tell(guest, PATH_IDENTITY, request.answer, ChildError::Identity, question).await
 }
 

@@ -51,7 +51,12 @@ impl Engine {
         handle.check_paused()?;
         let give_up = CancellationToken::new();
         let work = wake::wake(Arc::clone(&self.shared), handle.clone(), give_up.clone());
-        send(&handle, Command::Resume, Box::pin(work), give_up).await
+        // It has not been idle since before it was paused.
+        handle.settings.activity.touch();
+        let resumed = send(&handle, Command::Resume, Box::pin(work), give_up).await;
+        handle.settings.activity.touch();
+        self.shared.alarm.ring();
+        resumed
     }
 }
 

@@ -156,6 +156,7 @@ impl Handle {
         let mut info = self.view.borrow().info.clone();
         self.settings.look(|settings| {
             info.settings = settings.shown();
+            info.settings.published = self.settings.listening.shown(&settings.published);
             if let Some(template) = &settings.template {
                 info.snapshot_tag.clone_from(template);
             }
@@ -186,6 +187,12 @@ impl Handle {
         launcher: &Arc<Launcher>,
         guarded: bool,
     ) -> Result<Result<(), GuestError>, EngineError> {
+        // While the workload still runs, so that nobody waits for it.
+        if self.settings.look(|s| !s.secrets.for_guest().is_empty())
+            && let Err(e) = self.guest.flush(launcher.bounds()).await
+        {
+            return Ok(Err(e));
+        }
         if guarded {
             let (launcher, dir) = (Arc::clone(launcher), self.dir.clone());
             blocking(move || launcher.guard(&dir)).await??;
@@ -201,11 +208,11 @@ impl Handle {
         Ok(frozen)
     }
 
-    /// The workload goes on whatever came before. A guest that does not hear is told again.
+    /// The workload goes on whatever came before, with its secrets. A guest that does not hear is told again.
     pub(crate) async fn thaw(&self, bounds: &Bounds) {
         for attempt in 1..=THAW_ATTEMPTS {
             tokio::select! {
-                told = self.guest.thaw(bounds) => match told {
+                told = self.guest.thaw(bounds, self.settings.look(|s| s.secrets.for_guest())) => match told {
                     Ok(()) => return,
                     Err(e) => warn!(sandbox = %self.id, attempt, error = %chain(&e), "the workload was not thawed"),
                 },

@@ -105,6 +105,7 @@ async fn make(
         branched_from: None,
         limits: Limits::default(),
         agent_protocol: warmed.agent_protocol,
+        secrets: Vec::new(),
         below: None,
     };
     let info = blocking(move || draft.publish(meta)).await??.info;

@@ -38,6 +38,7 @@ fn meta(image: &ImageRecord) -> SnapshotMeta {
         limits: Default::default(),
         branched_from: None,
         agent_protocol: 1,
+        secrets: Vec::new(),
         below: None,
     }
 }
