@@ -13,6 +13,7 @@ mod ensure;
 mod envelope;
 mod error;
 mod host;
+mod kept;
 mod machine;
 mod parse;
 mod process;

@@ -6,6 +6,7 @@ mod bench;
 mod bench_branch;
 mod bench_chain;
 mod bench_churn;
+mod bench_exec;
 pub(crate) mod branch;
 mod cleanup;
 mod completions;
