@@ -9,6 +9,7 @@ mod client;
 mod commands;
 mod config;
 mod context;
+mod dockerfile;
 mod ensure;
 mod envelope;
 mod error;

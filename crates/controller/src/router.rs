@@ -65,6 +65,7 @@ fn described() -> OpenApiRouter<Service> {
         .routes(routes!(snapshots::refresh))
         .routes(routes!(chains::info))
         .routes(routes!(chains::compact))
+        .routes(routes!(artifacts::image_of_snapshot))
         .routes(routes!(chains::gc))
         .routes(routes!(chains::verify))
         .routes(routes!(bundles::export))

@@ -285,6 +285,17 @@ impl Engine {
         blocking(move || take_image(&store, &name, &origin, from)).await?
     }
 
+    /// Makes an image of what the disk of a snapshot holds.
+    pub async fn image_of_snapshot(
+        &self,
+        tag: Tag,
+        name: ImageName,
+        origin: String,
+    ) -> Result<ImageInfo, EngineError> {
+        self.shared.branches.check_ready(tag.as_str())?;
+        Ok(self.in_store(move |store| store.image_of_snapshot(&tag, &name, &origin)).await?.info)
+    }
+
     /// Removes an image; snapshots made of it keep what they need.
     pub async fn remove_image(&self, name: ImageName) -> Result<(), EngineError> {
         self.in_store(move |store| store.remove_image(&name)).await

@@ -7,6 +7,7 @@ mod audit;
 mod bundle;
 mod chain;
 mod host;
+mod image;
 mod jail;
 mod limits;
 mod network;
@@ -33,6 +34,7 @@ pub use self::chain::{
     SnapshotInfoDetail, VerifyReport, VerifySnapshots,
 };
 pub use self::host::HostCounts;
+pub use self::image::ImageOfSnapshot;
 pub use self::jail::{JailCheck, JailReport};
 pub use self::limits::{Cpus, CpusError, IoLimits, Limits};
 pub use self::network::{

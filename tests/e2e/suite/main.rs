@@ -19,6 +19,7 @@ mod support;
 
 mod branch;
 mod branch_load;
+mod build;
 mod bundle;
 mod client;
 mod crash;

@@ -46,6 +46,7 @@ pub(crate) const ROUTES: &[(&str, &str, Scope, Reach)] = {
         ("GET", "/v1/snapshots/{tag}/info", Read, Snapshot),
         ("POST", "/v1/snapshots/{tag}/refresh", Operate, SnapshotChange),
         ("POST", "/v1/snapshots/{tag}/compact", Operate, Snapshot),
+        ("POST", "/v1/snapshots/{tag}/image", Operate, Whole),
         ("GET", "/v1/snapshots/{tag}/export", Operate, Snapshot),
         ("GET", "/v1/snapshots/{tag}/objects/{hash}", Operate, Snapshot),
         ("POST", "/v1/imports", Operate, Whole),

@@ -3,14 +3,14 @@
 use axum::body::Body;
 use axum::extract::State;
 use forkd_engine::Engine;
-use forkd_protocol::names::{ImageName, KernelName};
-use forkd_protocol::rest::{ErrorBody, ImageInfo, KernelInfo};
+use forkd_protocol::names::{ImageName, KernelName, Tag};
+use forkd_protocol::rest::{ErrorBody, ImageInfo, ImageOfSnapshot, KernelInfo};
 use http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::error::ApiError;
-use crate::extract::{Name, Query};
+use crate::extract::{Json, Name, Query};
 use crate::upload::decompressed;
 
 /// How an image was made.
@@ -55,6 +55,27 @@ pub(crate) async fn put_image(
     body: Body,
 ) -> Result<(StatusCode, axum::Json<ImageInfo>), ApiError> {
     let image = engine.put_image(name, origin, decompressed(body)?).await?;
+    Ok((StatusCode::CREATED, axum::Json(image)))
+}
+
+/// Make an image of what the disk of a snapshot holds
+///
+/// Without what was in memory: processes, files on tmpfs. The file system was in use, and its journal is replayed when it
+/// is next mounted.
+#[utoipa::path(
+    post, path = "/v1/snapshots/{tag}/image", tag = "images", params(("tag" = String, Path)),
+    request_body = ImageOfSnapshot,
+    responses(
+        (status = 201, body = ImageInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody), (status = 507, body = ErrorBody)
+    )
+)]
+pub(crate) async fn image_of_snapshot(
+    State(engine): State<Engine>,
+    Name(tag): Name<Tag>,
+    Json(ImageOfSnapshot { name, origin }): Json<ImageOfSnapshot>,
+) -> Result<(StatusCode, axum::Json<ImageInfo>), ApiError> {
+    let image = engine.image_of_snapshot(tag, name.parse()?, origin).await?;
     Ok((StatusCode::CREATED, axum::Json(image)))
 }
 
