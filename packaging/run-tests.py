@@ -35,7 +35,7 @@ MONITOR = {"forkd-kvm", "forkd-memory", "forkd-vmm"}
 IN_MACHINE = MONITOR | {"forkd-host", "forkd-agent"}
 API_PORT = int(os.environ.get("FORKD_TEST_PORT", "8899"))
 # What tests may demand of the machine, and of this computer.
-NEEDS_IN_MACHINE = "kvm,root,cgroup,mount,sock_diag"
+NEEDS_IN_MACHINE = "kvm,root,cgroup,mount,sock_diag,tun"
 NEEDS_HERE, NEEDS_OF_MONITOR = "registry,root", "kvm,root"
 SKIPPED = re.compile(r"SKIPPED: needs (\w+): (.*)")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.M)

@@ -1,5 +1,6 @@
 """schemathesis asks what the OpenAPI document allows, and what it does not, and holds the answers against it."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -28,6 +29,9 @@ NOT_OURS = "/(agent|ports|tunnel)/"
 def install(folder):
     """Into an environment of its own, once. The version is returned."""
     venv = folder / "venv"
+    if not importlib.util.find_spec("ensurepip"):
+        packages = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "python3-venv"]
+        subprocess.run(packages, check=True)
     if not (venv / "complete").exists():
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
         subprocess.run([venv / "bin/pip", "install", "--quiet", "schemathesis"], check=True)
@@ -39,7 +43,17 @@ def install(folder):
 def run(folder, address):
     # With the first token loopback demands one: so there is one from the beginning.
     made = ask(address, "POST", "/v1/tokens", {"scope": "admin"})
-    sandboxes = [sandbox["id"] for sandbox in ask(address, "GET", "/v1/sandboxes", token=made["token"])]
+    try:
+        hold(folder, address, made["token"])
+    finally:
+        # Monitors outlive their controller, also those that are fakes.
+        for sandbox in ask(address, "GET", "/v1/sandboxes", token=made["token"]):
+            ask(address, "DELETE", f"/v1/sandboxes/{sandbox['id']}", token=made["token"])
+
+
+def hold(folder, address, token):
+    """The answers against the document."""
+    sandboxes = [sandbox["id"] for sandbox in ask(address, "GET", "/v1/sandboxes", token=token)]
     with tempfile.TemporaryDirectory() as scratch:
         command = [
             folder / "venv/bin/st",
@@ -51,7 +65,7 @@ def run(folder, address):
             "--seed=1",
             "--generation-database=none",
             f"--exclude-path-regex={NOT_OURS}",
-            f"--header=Authorization:Bearer {made['token']}",
+            f"--header=Authorization:Bearer {token}",
             "--request-timeout=60",
             "--no-color",
         ]
@@ -75,4 +89,5 @@ def ask(address, method, path, body=None, token=None):
     data = json.dumps(body).encode() if body is not None else None
     request = urllib.request.Request(address + path, data=data, headers=headers, method=method)
     with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
+        text = answer.read()
+    return json.loads(text) if text else None

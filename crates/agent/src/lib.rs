@@ -6,7 +6,8 @@
 //! e2b          the sandbox API in E2B's words          interpreter  kept Python, node and bash
 //! contexts     code that is run in them and watched
 //! agent        all parts together; freeze and thaw     identity     becoming someone else
-//! tunnel       a connection becomes one to a port      cgroup, users, image, sys   what the kernel and the image give
+//! tunnel       a connection becomes one to a port      network      the device, and who answers names
+//! cgroup, users, image, sys   what the kernel and the image give
 //! ```
 //!
 //! One thread does everything but waiting for disks: no lock is contended, and no thread holds one when a process
@@ -22,9 +23,11 @@ mod identity;
 mod image;
 mod interpreter;
 mod log;
+mod network;
 mod process;
 mod reaper;
 mod run;
+mod secrets;
 mod sys;
 mod tunnel;
 mod users;

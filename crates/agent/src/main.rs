@@ -2,6 +2,11 @@
 
 use std::process::ExitCode;
 
+/// What the agent frees is overwritten: secrets pass through its memory, and its memory is in every snapshot.
+#[global_allocator]
+static ALLOCATOR: zeroizing_alloc::ZeroAlloc<std::alloc::System> =
+    zeroizing_alloc::ZeroAlloc(std::alloc::System);
+
 fn main() -> ExitCode {
     match forkd_agent::Options::parse(std::env::args().skip(1)) {
         Ok(options) => forkd_agent::main(&options),

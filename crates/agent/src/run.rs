@@ -21,6 +21,7 @@ use crate::http::{self, Listener};
 use crate::interpreter::{Interpreter, Language};
 use crate::process::{Sessions, Spawner};
 use crate::reaper::Reaper;
+use crate::secrets::Secrets;
 use crate::{boot, image, log, sys};
 
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
@@ -148,6 +149,7 @@ async fn serve(
         contexts: Contexts::new(spawner.clone(), interpreter.clone()),
         interpreter,
         watchers: Watchers::default(),
+        secrets: owns_machine.then(Secrets::of_guest),
         spawner,
         owns_machine,
         identity: tokio::sync::Mutex::default(),

@@ -4,10 +4,15 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use forkd_protocol::guest::{GuestRefusal, PATH_TUNNEL, PORT_NOT_OPEN, TUNNEL_ECHO, TUNNEL_PROTOCOL};
+use forkd_protocol::guest::{
+    GuestRefusal, PATH_TUNNEL, PORT_NOT_OPEN, TUNNEL_ECHO, TUNNEL_PROTOCOL, TUNNEL_SOURCE,
+};
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Method, Request, StatusCode};
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, copy_bidirectional_with_sizes, split};
+use tokio::io::{
+    AsyncRead, AsyncWrite, AsyncWriteExt, BufReader, copy, copy_bidirectional_with_sizes, copy_buf, repeat,
+    split,
+};
 use tokio::net::TcpStream;
 
 use crate::http::{Body, Response};
@@ -22,6 +27,7 @@ const BUFFER: usize = 64 * 1024;
 pub(crate) enum Target {
     Port(u16),
     Echo,
+    Source,
     /// What the request names is neither.
     Unknown,
 }
@@ -31,6 +37,7 @@ pub(crate) enum Target {
 pub(crate) enum Tunnel {
     Port(TcpStream),
     Echo,
+    Source,
 }
 
 /// Why there is no tunnel.
@@ -53,6 +60,7 @@ pub(crate) fn wanted<B>(request: &Request<B>) -> Option<Target> {
     }
     Some(match to.parse() {
         _ if to == TUNNEL_ECHO => Target::Echo,
+        _ if to == TUNNEL_SOURCE => Target::Source,
         Ok(port) if port != 0 => Target::Port(port),
         _ => Target::Unknown,
     })
@@ -73,6 +81,7 @@ impl Target {
     pub(crate) async fn reach(self) -> Result<Tunnel, TunnelError> {
         let port = match self {
             Self::Echo => return Ok(Tunnel::Echo),
+            Self::Source => return Ok(Tunnel::Source),
             Self::Unknown => return Err(TunnelError::NoPort),
             Self::Port(port) => port,
         };
@@ -107,6 +116,11 @@ impl Tunnel {
                     copy_bidirectional_with_sizes(&mut host, &mut guest, BUFFER, BUFFER).await.map(drop)
                 }
                 .await
+            }
+            Self::Source => {
+                // In pieces as large as those of a port.
+                let mut zeroes = BufReader::with_capacity(BUFFER, repeat(0));
+                copy_buf(&mut zeroes, &mut host).await.map(drop)
             }
             Self::Echo => {
                 async {
@@ -170,6 +184,7 @@ mod tests {
         let tunnel = |to: &str| asked(Method::POST, &format!("/forkd/v1/tunnel/{to}"), TUNNEL_PROTOCOL);
         assert_eq!(tunnel("8000"), Some(Target::Port(8000)));
         assert_eq!(tunnel("echo"), Some(Target::Echo));
+        assert_eq!(tunnel("source"), Some(Target::Source));
         for bad in ["0", "65536", "-1", "", "80/x", "%38"] {
             assert_eq!(tunnel(bad), Some(Target::Unknown), "{bad:?}");
         }

@@ -26,7 +26,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A request body.
 pub(crate) type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-type Sender = hyper::client::conn::http1::SendRequest<Body>;
+/// Where requests of one connection go.
+pub(crate) type Sender = hyper::client::conn::http1::SendRequest<Body>;
 
 /// Where a controller is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,9 +91,27 @@ impl Client {
         path: &str,
         body: &B,
     ) -> Result<T, CliError> {
+        self.with_body(Method::POST, path, body).await
+    }
+
+    /// `PUT path` with a JSON body, answered with JSON.
+    pub(crate) async fn put<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, CliError> {
+        self.with_body(Method::PUT, path, body).await
+    }
+
+    async fn with_body<B: Serialize, T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &B,
+    ) -> Result<T, CliError> {
         let bytes = serde_json::to_vec(body)
             .map_err(|e| CliError::caused(ErrorClass::Internal, "writing the request", e))?;
-        let request = self.request(Method::POST, path).header(header::CONTENT_TYPE, "application/json");
+        let request = self.request(method, path).header(header::CONTENT_TYPE, "application/json");
         self.json(request.body(full(bytes))).await
     }
 
@@ -133,13 +152,35 @@ impl Client {
         request: http::Result<Request<Body>>,
     ) -> Result<Response<Incoming>, CliError> {
         let request = request.map_err(|e| CliError::caused(ErrorClass::Caller, "forming the request", e))?;
-        let answer = self.exchange(request).await.map_err(|e| self.unreachable(e))?;
+        self.successful(self.exchange(request).await).await
+    }
+
+    async fn successful(
+        &self,
+        answer: Result<Response<Incoming>, BoxError>,
+    ) -> Result<Response<Incoming>, CliError> {
+        let answer = answer.map_err(|e| self.unreachable(e))?;
         if answer.status().is_success() {
             return Ok(answer);
         }
         let status = answer.status().as_u16();
         let bytes = self.collect(answer).await?;
         Err(CliError::Api { status, body: error_body(status, &bytes) })
+    }
+
+    /// A connection of its own.
+    pub(crate) async fn connected(&self) -> Result<Sender, CliError> {
+        self.open().await.map_err(|e| self.unreachable(e))
+    }
+
+    /// What a request was answered with over whatever connection, as JSON.
+    pub(crate) async fn read_json<T: DeserializeOwned>(
+        &self,
+        answer: Result<Response<Incoming>, BoxError>,
+    ) -> Result<T, CliError> {
+        let bytes = self.collect(self.successful(answer).await?).await?;
+        serde_json::from_slice(&bytes)
+            .map_err(|e| CliError::caused(ErrorClass::Internal, "reading the controller's answer", e))
     }
 
     /// Sends a request whose answer makes the connection another one.
@@ -163,10 +204,7 @@ impl Client {
         &self,
         request: http::Result<Request<Body>>,
     ) -> Result<T, CliError> {
-        let answer = self.send(request).await?;
-        let bytes = self.collect(answer).await?;
-        serde_json::from_slice(&bytes)
-            .map_err(|e| CliError::caused(ErrorClass::Internal, "reading the controller's answer", e))
+        self.read_json(Ok(self.send(request).await?)).await
     }
 
     async fn collect(&self, answer: Response<Incoming>) -> Result<Vec<u8>, CliError> {

@@ -110,11 +110,25 @@ fn spawn(root: &Path, log: &Path) -> Result<Child, CliError> {
     Command::new(program)
         .args(["serve", "--detach", "--listen", DEFAULT_LISTEN, "--root"])
         .arg(root)
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(name, _)| is_for_daemon(&name.to_string_lossy())))
         .stdin(Stdio::null())
         .stdout(file.try_clone().map_err(failed)?)
         .stderr(file)
         .spawn()
         .map_err(failed)
+}
+
+/// Whether a controller that outlives its caller is given a variable: secrets of the caller are none of its business.
+fn is_for_daemon(name: &str) -> bool {
+    const WHOLE: [&str; 9] =
+        ["PATH", "HOME", "USER", "LANG", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "NO_COLOR"];
+    let lower = name.to_ascii_lowercase();
+    // A token is the client's, not the controller's.
+    WHOLE.contains(&name)
+        || ["LC_", "RUST_", "XDG_"].iter().any(|start| name.starts_with(start))
+        || (name.starts_with("FORKD_") && !name.starts_with("FORKD_TOKEN"))
+        || lower.ends_with("_proxy")
 }
 
 fn not_started(why: &str, log: &Path) -> CliError {

@@ -12,6 +12,7 @@
 //!   list      filters and pages
 //!   progress  work that takes long, as events
 //!   metrics   requests and errors, counted; all figures as text
+//!   span      what is logged on behalf of a request says which one it is
 //!   extract   bodies, queries and names out of requests; refusals in the API's own shape
 //!   routes/   one file per noun
 //!   e2b/      the control plane of E2B's clients
@@ -39,6 +40,7 @@ mod repeat;
 mod router;
 mod routes;
 mod service;
+mod span;
 mod tls;
 mod traffic;
 mod upload;

@@ -15,9 +15,26 @@ use crate::error::ApiError;
 /// Lines of progress that may wait for a client; what is beyond that it does not see.
 const WAITING: usize = 64;
 
+/// Where progress is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Teller(mpsc::Sender<String>);
+
+impl Teller {
+    /// Advice for whoever listens; a slow or absent listener holds nobody up.
+    pub(crate) fn line(&self, line: String) {
+        let _ = self.0.try_send(line);
+    }
+
+    /// The same for the engine's verbs.
+    pub(crate) fn into_sender(self) -> mpsc::Sender<String> {
+        self.0
+    }
+}
+
 /// Where progress is told, and where it is heard.
-pub(crate) fn channel() -> (mpsc::Sender<String>, mpsc::Receiver<String>) {
-    mpsc::channel(WAITING)
+pub(crate) fn channel() -> (Teller, mpsc::Receiver<String>) {
+    let (told, heard) = mpsc::channel(WAITING);
+    (Teller(told), heard)
 }
 
 /// What was made: the body of the answer, its status, and what it is called in the audit log.

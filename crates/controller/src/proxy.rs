@@ -39,7 +39,7 @@ pub(crate) async fn forward(
     *request.version_mut() = Version::HTTP_11;
     drop_hop_headers(request.headers_mut());
     set_upgrade(request.headers_mut(), wanted);
-    let builder = http1::Builder::new().max_buf_size(MAX_HEAD).handshake(tunnel.into_inner());
+    let builder = http1::Builder::new().max_buf_size(MAX_HEAD).handshake(TokioIo::new(tunnel));
     let (mut sender, connection) = builder.await?;
     // How it ended is told to whoever waits for the answer or reads its body.
     tokio::spawn(async move { drop(connection.with_upgrades().await) });

@@ -15,8 +15,8 @@ use crate::metrics::count;
 use crate::openapi;
 use crate::repeat::repeat;
 use crate::routes::{
-    agent, artifacts, audit, bundles, chains, events, host, jail, meta, pause, ports, sandboxes, snapshots,
-    tenants, tokens, workspaces,
+    agent, artifacts, audit, bundles, chains, events, host, jail, meta, network, pause, ports, sandboxes,
+    secrets, snapshots, tenants, tokens, workspaces,
 };
 use crate::service::Service;
 
@@ -71,7 +71,7 @@ impl Service {
             .layer(axum::middleware::from_fn_with_state(self.clone(), count))
             // What is meant for a sandbox has the sandbox's tokens and needs none of the API's.
             .layer(axum::middleware::from_fn_with_state(self.clone(), crate::traffic::divert))
-            .layer(tower_http::trace::TraceLayer::new_for_http())
+            .layer(tower_http::trace::TraceLayer::new_for_http().make_span_with(crate::span::of_request))
             .with_state(self.clone())
     }
 }
@@ -88,6 +88,7 @@ pub(crate) fn described() -> OpenApiRouter<Service> {
         .routes(routes!(snapshots::refresh))
         .routes(routes!(chains::info))
         .routes(routes!(chains::compact))
+        .routes(routes!(artifacts::image_of_snapshot))
         .routes(routes!(chains::gc))
         .routes(routes!(chains::verify))
         .routes(routes!(bundles::export))
@@ -99,8 +100,10 @@ pub(crate) fn described() -> OpenApiRouter<Service> {
         .routes(routes!(sandboxes::list, sandboxes::create))
         .routes(routes!(sandboxes::get, sandboxes::kill))
         .routes(routes!(sandboxes::branch))
+        .routes(routes!(network::set))
         .routes(routes!(pause::pause))
         .routes(routes!(pause::resume))
+        .routes(routes!(secrets::give))
         .routes(routes!(sandboxes::exec))
         .routes(routes!(sandboxes::eval))
         .routes(routes!(sandboxes::ping))

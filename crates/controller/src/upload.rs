@@ -9,6 +9,7 @@ use futures::{Stream, StreamExt, stream};
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use crate::error::ApiError;
+use crate::progress::Teller;
 
 /// A client that sends nothing for so long holds a thread for nothing.
 const STALL: Duration = Duration::from_secs(60);
@@ -38,6 +39,36 @@ fn steady(body: BodyDataStream) -> impl Stream<Item = io::Result<Bytes>> + Send 
     })
 }
 
+/// A reader that tells how much was read.
+#[derive(Debug)]
+pub(crate) struct Counted<R> {
+    from: R,
+    tell: Teller,
+    read: u64,
+    told: u64,
+}
+
+/// How often it is told, bytes.
+const TOLD_EVERY: u64 = 64 << 20;
+
+impl<R> Counted<R> {
+    pub(crate) fn new(from: R, tell: Teller) -> Self {
+        Self { from, tell, read: 0, told: 0 }
+    }
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n = self.from.read(into)?;
+        self.read += n as u64;
+        if self.read - self.told >= TOLD_EVERY || (n == 0 && self.read > self.told) {
+            self.told = self.read;
+            self.tell.line(format!("{} MiB taken in", self.read >> 20));
+        }
+        Ok(n)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,6 +92,18 @@ mod tests {
         let cut = packed[..packed.len() - 4].to_vec();
         assert_eq!(read(Body::from(cut)).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         assert!(read(Body::from("this is no zstd")).await.is_err());
+    }
+
+    #[test]
+    fn how_much_was_read_is_told_now_and_then_and_at_the_end() {
+        let (tell, mut heard) = crate::progress::channel();
+        let length = 2 * TOLD_EVERY + (1 << 20);
+        let mut counted = Counted::new(io::repeat(0).take(length), tell);
+        assert_eq!(io::copy(&mut counted, &mut io::sink()).unwrap(), length);
+        drop(counted);
+        let lines: Vec<String> = std::iter::from_fn(|| heard.blocking_recv()).collect();
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!(lines[2], "129 MiB taken in");
     }
 
     #[tokio::test]

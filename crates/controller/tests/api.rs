@@ -154,6 +154,19 @@ fn a_failure_after_the_status_line_comes_as_an_event() {
 }
 
 #[test]
+fn an_image_tells_how_much_of_it_arrived() {
+    let controller = Controller::start();
+    let packed = zstd::encode_all(vec![3u8; 4 << 20].as_slice(), 1).unwrap();
+    let headers = [("Content-Type", "application/zstd"), ("Accept", "text/event-stream")];
+    let put = controller.send("PUT", "/v1/images/py", &headers, &packed);
+    let text = String::from_utf8(put.body).unwrap();
+    assert_eq!(put.status, 200, "{text}");
+    assert!(text.starts_with("event: progress\ndata: 4 MiB taken in\n\n"), "{text}");
+    let done = text.split_once("event: done\ndata: ").expect(&text).1.trim();
+    assert_eq!(serde_json::from_str::<ImageInfo>(done).unwrap().name, "py");
+}
+
+#[test]
 fn images_come_and_go() {
     let controller = Controller::start();
     // An empty ext4 file system is mostly holes; the store looks only at its size.

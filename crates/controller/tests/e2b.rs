@@ -103,8 +103,8 @@ fn what_cannot_be_had_is_refused_in_their_shape() {
     {
         assert!(refused(&new(json!({ "templateID": "base", name: value })), 400).contains(name));
     }
-    let network = json!({ "templateID": "base", "network": { "allowOut": ["0.0.0.0/0"] } });
-    assert!(refused(&new(network), 400).contains("network.allowOut"));
+    let network = json!({ "templateID": "base", "network": { "denyOut": ["203.0.113.1"] } });
+    assert!(refused(&new(network), 400).contains("network.denyOut"));
     refused(&new(json!({ "templateID": "base", "timeout": 1_000_000_000 })), 400);
     refused(&ask(&controller, "POST", "/v2/sandboxes", &json!("text")), 400);
     refused(&ask(&controller, "GET", "/v2/sandboxes?state=dead", &Value::Null), 400);

@@ -267,3 +267,31 @@ fn a_workspace_is_suspended_and_resumed_under_its_name() {
     assert_eq!(controller.delete("/v1/workspaces/mine").status, 204);
     controller.get("/v1/workspaces/mine").refused(404);
 }
+
+#[test]
+fn what_has_a_name_or_a_key_is_found_by_the_next_controller() {
+    let mut controller = Controller::furnished();
+    assert_eq!(controller.post("/v1/snapshots", r#"{"tag":"w","image":"py"}"#).status, 201);
+    let keyed = |controller: &Controller| {
+        let headers = [("Content-Type", "application/json"), ("Idempotency-Key", "one")];
+        controller.send("POST", "/v1/workspaces", &headers, br#"{"name":"runs","snapshot_tag":"w"}"#)
+    };
+    let made = keyed(&controller);
+    assert_eq!(made.status, 201, "{}", String::from_utf8_lossy(&made.body));
+    let lies: Value = controller.post("/v1/workspaces", r#"{"name":"lies","snapshot_tag":"w"}"#).json();
+    assert_eq!(controller.post("/v1/workspaces/lies/suspend", "").status, 200);
+    let happened: Value = controller.get("/v1/events").json();
+    controller.restart();
+    let again = keyed(&controller);
+    assert_eq!((again.status, &again.body), (201, &made.body));
+    let status = |name: &str| -> Value {
+        controller.get(&format!("/v1/workspaces/{name}")).json::<Value>()["status"].clone()
+    };
+    assert_eq!((status("runs"), status("lies")), (json!("running"), json!("suspended")));
+    let resumed: Value = controller.post("/v1/workspaces/lies/resume", "").json();
+    assert_eq!(resumed["live_sandbox_id"], lies["live_sandbox_id"]);
+    let after: Value = controller.get("/v1/events").json();
+    let kept = happened.as_array().unwrap().len();
+    assert_eq!(after.as_array().unwrap()[..kept], happened.as_array().unwrap()[..]);
+    assert_eq!(after.as_array().unwrap()[kept]["kind"], "sandbox.resumed");
+}

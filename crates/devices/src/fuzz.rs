@@ -281,7 +281,7 @@ fn fuzz_net() {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         theirs.set_nonblocking(true).unwrap();
-        (NetResources { tap: File::from(OwnedFd::from(ours)) }, theirs)
+        (NetResources { tap: Some(File::from(OwnedFd::from(ours))) }, theirs)
     };
     fuzz(&(any::<bool>(), acts()), |(open, acts)| {
         let (tap, outside) = wire();

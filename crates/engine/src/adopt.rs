@@ -10,19 +10,22 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use forkd_host::net::Lease;
 use forkd_host::process::{Process, boot_id};
 use forkd_protocol::control::Phase;
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
-use forkd_protocol::rest::{ForkTiming, Limits, SandboxInfo, ShownSettings};
+use forkd_protocol::rest::{ForkTiming, Limits, NetworkPolicy, SandboxInfo, ShownSettings};
 use forkd_store::{Floor, SandboxRow, StoreError, Template};
 use serde::{Deserialize, Serialize};
-use tracing::{info, warn};
+use tracing::{Instrument, info, warn};
 
 use crate::engine::{Shared, blocking};
 use crate::error::{EngineError, OpenError};
 use crate::monitor::{Monitor, MonitorError, RunDir, stop_by_socket};
-use crate::sandbox::{Body, Life, Task};
+use crate::network::NetworkNote;
+use crate::publish;
+use crate::sandbox::{Body, Life, Task, span};
 use crate::settings::Settings;
 
 /// What a row keeps for us beside its own columns.
@@ -39,6 +42,8 @@ struct Kept {
     origin: Option<Origin>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<NetworkNote>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -48,7 +53,8 @@ struct Origin {
 }
 
 /// The row of a sandbox that is about to be released.
-pub(crate) fn row_of(info: &SandboxInfo, id: &SandboxId, process: &Process) -> SandboxRow {
+pub(crate) fn row_of(info: &SandboxInfo, id: &SandboxId, monitor: &Monitor) -> SandboxRow {
+    let process = monitor.process();
     let kept = Kept {
         boot_id: boot_id().unwrap_or_default(),
         timing: info.timing,
@@ -56,6 +62,7 @@ pub(crate) fn row_of(info: &SandboxInfo, id: &SandboxId, process: &Process) -> S
         guest_memory_mib: info.guest_memory_mib,
         origin: None,
         tenant: info.tenant.clone(),
+        network: monitor.network_note(),
     };
     SandboxRow {
         id: id.clone(),
@@ -82,13 +89,18 @@ pub(crate) fn paused_row(row: SandboxRow, template: &Template) -> (SandboxRow, F
         floor: Floor { memory: manifest.memory.len(), disk: manifest.disk.len() },
     });
     let floor = origin.floor;
-    let info_json = serde_json::to_string(&Kept { origin: Some(origin), ..kept }).unwrap_or_default();
+    let info_json =
+        serde_json::to_string(&Kept { origin: Some(origin), network: None, ..kept }).unwrap_or_default();
     (SandboxRow { state: Life::Paused.name().to_owned(), info_json, ..row }, floor)
 }
 
-/// The row of a paused sandbox once it runs in this process (pid and start time).
-pub(crate) fn resumed_row(row: SandboxRow, (pid, start_ticks): (u32, u64)) -> SandboxRow {
-    let kept = Kept { boot_id: boot_id().unwrap_or_default(), ..kept(&row) };
+/// The row of a paused sandbox once it runs in this process (pid and start time) and this network.
+pub(crate) fn resumed_row(
+    row: SandboxRow,
+    (pid, start_ticks): (u32, u64),
+    network: Option<NetworkNote>,
+) -> SandboxRow {
+    let kept = Kept { boot_id: boot_id().unwrap_or_default(), network, ..kept(&row) };
     SandboxRow {
         state: Life::Running.name().to_owned(),
         pid: Some(pid),
@@ -122,6 +134,7 @@ fn info_of(row: &SandboxRow) -> SandboxInfo {
         state: row.state.clone(),
         ended: row.ended.clone(),
         timing: kept.timing,
+        network: None,
         tenant: kept.tenant,
         settings: ShownSettings::default(),
     }
@@ -145,7 +158,14 @@ pub(crate) async fn adopt_all(shared: &Arc<Shared>) -> Result<(), EngineError> {
         adoption.await.map_err(|_| EngineError::Broken)??;
     }
     let shared = Arc::clone(shared);
-    blocking(move || remove_strays(&shared, &rows)).await?
+    blocking(move || {
+        remove_strays(&shared, &rows)?;
+        // Those of sandboxes that run are lent; whatever else there is has nobody any more.
+        let lent = shared.registry.of_each(|view| view.info.netns.clone());
+        shared.networks.keep_only(&lent);
+        Ok(())
+    })
+    .await?
 }
 
 async fn adopt(shared: &Arc<Shared>, row: SandboxRow, settings: Settings) -> Result<(), EngineError> {
@@ -154,12 +174,16 @@ async fn adopt(shared: &Arc<Shared>, row: SandboxRow, settings: Settings) -> Res
         blocking(move || leave_paused(&looking, &asked)).await??;
         (None, Life::Paused)
     } else {
-        let Some(monitor) = blocking(move || look(&looking, &asked)).await?? else { return Ok(()) };
+        let policy = settings.network.clone().map(|policy| (policy, settings.network_pending));
+        let looked = blocking(move || look(&looking, &asked, policy)).await??;
+        let Some(monitor) = looked else { return Ok(()) };
         (Some(Body { watch: monitor.watch()?, monitor }), Life::Running)
     };
     let (task, handle) = Task::new(shared.surroundings(), row.id.clone(), life, info_of(&row), settings);
+    task.show_body(body.as_ref());
     shared.registry.insert(handle.clone());
-    tokio::spawn(task.live_on(body));
+    publish::serve_again(shared, &handle);
+    tokio::spawn(task.live_on(body).instrument(span(&row.id)));
     if life == Life::Running {
         // A controller that was killed while it branched or paused this sandbox left its workload frozen. One that is
         // not frozen does not notice.
@@ -193,7 +217,11 @@ fn leave_paused(shared: &Shared, row: &SandboxRow) -> Result<(), EngineError> {
 }
 
 /// The monitor of a row where it is alive and well; otherwise nothing of it is left. Blocks.
-fn look(shared: &Shared, row: &SandboxRow) -> Result<Option<Monitor>, EngineError> {
+fn look(
+    shared: &Shared,
+    row: &SandboxRow,
+    policy: Option<(NetworkPolicy, bool)>,
+) -> Result<Option<Monitor>, EngineError> {
     let bounds = shared.config.bounds;
     let dir = RunDir::new(shared.store.run_dir(&row.id));
     let cgroup = dir.noted_cgroup(shared.launcher.cgroups());
@@ -210,6 +238,7 @@ fn look(shared: &Shared, row: &SandboxRow) -> Result<Option<Monitor>, EngineErro
     };
     let mut monitor = Monitor::adopted(row.id.clone(), process, cgroup, shared.store.clone(), bounds.end);
     shared.launcher.recognise(&mut monitor)?;
+    monitor.set_network(find_network(shared, row, policy));
     // It may still be writing what another controller asked of it.
     let phase = monitor.status(bounds.write).map(|status| status.phase);
     let phase = match phase {
@@ -229,6 +258,19 @@ fn look(shared: &Shared, row: &SandboxRow) -> Result<Option<Monitor>, EngineErro
     monitor.discard();
     shared.store.remove_sandbox(&row.id)?;
     Ok(None)
+}
+
+/// The network that a sandbox's tap leads to, in which its policy holds; one that may not have come to hold is enforced.
+/// Where it cannot be found the sandbox's packets go where its rules let them and no name resolves any more, so it runs on.
+fn find_network(shared: &Shared, row: &SandboxRow, policy: Option<(NetworkPolicy, bool)>) -> Option<Lease> {
+    let (note, (policy, pending)) = kept(row).network.zip(policy)?;
+    let found = shared.networks.find(&note, &policy).and_then(|lease| {
+        if pending {
+            lease.policing().set(&policy)?;
+        }
+        Ok(lease)
+    });
+    found.inspect_err(|e| warn!(sandbox = %row.id, error = %chain(e), "its network was not found again")).ok()
 }
 
 fn process_of(row: &SandboxRow) -> Result<Option<Process>, MonitorError> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use forkd_protocol::rest::Limits;
 
 use crate::admission::Admission;
+use crate::network::NetworkConfig;
 
 /// Where everything lies and how long things may take.
 #[derive(Debug, Clone)]
@@ -26,6 +27,8 @@ pub struct EngineConfig {
     pub limits: Limits,
     /// How much this host is asked to carry.
     pub admission: Admission,
+    /// How sandboxes are given networks; none are where this says nothing (`FORKD_NETWORK=off`).
+    pub network: Option<NetworkConfig>,
 }
 
 /// Numbers of users and groups that monitors are, each another; nobody else on the host may be one of them. Two
@@ -120,6 +123,9 @@ pub enum ConfigError {
     /// `FORKD_SANDBOX_UIDS` does not hold a range. Correct or unset it.
     #[error("FORKD_SANDBOX_UIDS={0:?} is not FIRST:COUNT with numbers of users from 65536 on")]
     Users(String),
+    /// `FORKD_NETWORK` is neither `on` nor `off`. Correct or unset it.
+    #[error("FORKD_NETWORK={0:?} is neither on nor off")]
+    Network(String),
     /// The folder of this program could not be found. Set `FORKD_LIBEXEC`.
     #[error("the folder of forkd-vmm and forkd-agent could not be found; set FORKD_LIBEXEC")]
     Libexec {
@@ -139,11 +145,11 @@ impl EngineConfig {
             guest_grace: seconds("FORKD_GUEST_GRACE_SECS", defaults.guest_grace)?,
             ..defaults
         };
-        let users = users()?;
-        Ok(Self { waiting: DEFAULT_WAITING, users, ..Self::plain(root, libexec()?, bounds) })
+        let (users, network) = (users()?, network()?);
+        Ok(Self { waiting: DEFAULT_WAITING, users, network, ..Self::plain(root, libexec()?, bounds) })
     }
 
-    /// A store and programs, and nothing that has to be chosen: no waiting monitors, no limits.
+    /// A store and programs, and nothing that has to be chosen: no waiting monitors, no limits, no networks.
     pub fn plain(root: impl Into<PathBuf>, libexec: impl Into<PathBuf>, bounds: Bounds) -> Self {
         Self {
             root: root.into(),
@@ -153,6 +159,7 @@ impl EngineConfig {
             users: UserRange::default(),
             limits: Limits::default(),
             admission: Admission::default(),
+            network: None,
         }
     }
 
@@ -190,6 +197,14 @@ fn users() -> Result<UserRange, ConfigError> {
     match env::var("FORKD_SANDBOX_UIDS") {
         Ok(value) if !value.is_empty() => UserRange::parse(&value).ok_or(ConfigError::Users(value)),
         _ => Ok(UserRange::default()),
+    }
+}
+
+fn network() -> Result<Option<NetworkConfig>, ConfigError> {
+    match env::var("FORKD_NETWORK") {
+        Ok(value) if value == "off" => Ok(None),
+        Ok(value) if !value.is_empty() && value != "on" => Err(ConfigError::Network(value)),
+        _ => Ok(Some(NetworkConfig::default())),
     }
 }
 

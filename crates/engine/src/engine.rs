@@ -11,12 +11,11 @@ use forkd_protocol::guest::{Evaluated, Executed, Health, PATH_EVAL, PATH_EXEC, P
 use forkd_protocol::names::{ImageName, KernelName, SandboxId, Tag};
 use forkd_protocol::rest::{
     BranchRequest, CreateSandboxes, CreateSnapshot, EvalRequest, EvalResponse, EventKind, ExecRequest,
-    ExecResponse, ImageInfo, JailReport, KernelInfo, MAX_TIMEOUT_SECS, PingResponse, SandboxInfo,
-    SnapshotInfo,
+    ExecResponse, ImageInfo, JailReport, KernelInfo, MAX_TIMEOUT_SECS, NetworkPolicy, PingResponse,
+    SandboxInfo, SnapshotInfo,
 };
 use forkd_store::Store;
 use http::{Request, Response};
-use hyper::body::Incoming;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -27,9 +26,10 @@ use crate::config::EngineConfig;
 use crate::error::{EngineError, OpenError, RequestError, in_range};
 use crate::events::Events;
 use crate::figures::Figures;
-use crate::guest::{self, Body, GuestError, Limits};
+use crate::guest::{self, Body, GuestError, Limits, Streamed};
 use crate::ids::Ids;
 use crate::monitor::{Launcher, NOTICE_END_WITHIN, check_root};
+use crate::network::Networks;
 use crate::refill::keep_filled;
 use crate::sandbox::{Command, Handle, Registry, SandboxError, Surroundings};
 use crate::settings::{Alarm, keep_lifetimes};
@@ -48,6 +48,7 @@ pub(crate) struct Shared {
     pub(crate) config: EngineConfig,
     pub(crate) store: Store,
     pub(crate) launcher: Arc<Launcher>,
+    pub(crate) networks: Arc<Networks>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) ids: Ids,
     /// Held from when a request is found to fit until its children are listed.
@@ -96,6 +97,7 @@ impl Engine {
         // Once more: it may have been named by a short link.
         short_enough(store.root())?;
         let launcher = Launcher::new(&config, store.clone());
+        let networks = Networks::new(config.network.as_ref(), config.waiting, &store);
         let cores = available_parallelism().map_or(1, |n| n.get());
         let ended = CancellationToken::new();
         let events = Events::open(store.clone());
@@ -103,6 +105,7 @@ impl Engine {
             config,
             store,
             launcher: Arc::new(launcher),
+            networks: Arc::new(networks),
             registry: Arc::default(),
             ids: Ids::new(),
             admitting: Mutex::default(),
@@ -116,6 +119,7 @@ impl Engine {
             _ended: ended.clone().drop_guard(),
         });
         adopt::adopt_all(&shared).await?;
+        prepare_networks(&shared).await?;
         tokio::spawn(keep_lifetimes(Arc::downgrade(&shared), shared.alarm.clone(), ended.clone()));
         tokio::spawn(keep_filled(Arc::downgrade(&shared), ended));
         Ok(Self { shared })
@@ -185,7 +189,7 @@ impl Engine {
         in_range::<u64>("timeout_secs", asked.timeout_secs, 0, MAX_TIMEOUT_SECS)?;
         let limits = guest::exec_bounds(asked.timeout_secs, self.shared.config.bounds.guest_grace);
         let question = guest::exec_request(asked);
-        let handle = self.running(id)?;
+        let (handle, _busy) = self.reached(id).await?;
         let asking = ask(&handle, handle.guest.post(PATH_EXEC, &question, limits));
         let told: Executed = self.shared.figures.timed("exec", asking).await?;
         Ok(guest::exec_response(told)?)
@@ -195,7 +199,7 @@ impl Engine {
     pub async fn eval(&self, id: &SandboxId, asked: EvalRequest) -> Result<EvalResponse, EngineError> {
         in_range::<u64>("timeout_secs", asked.timeout_secs, 0, MAX_TIMEOUT_SECS)?;
         let (question, limits) = guest::eval_request(asked, self.shared.config.bounds.guest_grace);
-        let handle = self.running(id)?;
+        let (handle, _busy) = self.reached(id).await?;
         let asking = ask(&handle, handle.guest.post(PATH_EVAL, &question, limits));
         let told: Evaluated = self.shared.figures.timed("eval", asking).await?;
         Ok(guest::eval_response(told))
@@ -216,9 +220,10 @@ impl Engine {
         &self,
         id: &SandboxId,
         request: Request<Body>,
-    ) -> Result<Response<Incoming>, EngineError> {
-        let handle = self.running(id)?;
-        ask(&handle, handle.guest.pass(request, self.shared.config.bounds.guest_grace)).await
+    ) -> Result<Response<Streamed>, EngineError> {
+        let (handle, busy) = self.reached(id).await?;
+        let answer = ask(&handle, handle.guest.pass(request, self.shared.config.bounds.guest_grace)).await?;
+        Ok(answer.map(|body| Streamed::new(body, busy)))
     }
 
     /// What its serial console printed; the monitor keeps the first MiB.
@@ -308,6 +313,17 @@ impl Engine {
         taking.await?
     }
 
+    /// Makes an image of what the disk of a snapshot holds.
+    pub async fn image_of_snapshot(
+        &self,
+        tag: Tag,
+        name: ImageName,
+        origin: String,
+    ) -> Result<ImageInfo, EngineError> {
+        self.shared.branches.check_ready(tag.as_str())?;
+        Ok(self.in_store(move |store| store.image_of_snapshot(&tag, &name, &origin)).await?.info)
+    }
+
     /// Removes an image; snapshots made of it keep what they need.
     pub async fn remove_image(&self, name: ImageName) -> Result<(), EngineError> {
         let events = self.shared.events.clone();
@@ -357,6 +373,7 @@ impl Engine {
     pub fn shutdown(&self) {
         self.shared.permits.close();
         self.shared.launcher.end_waiting();
+        self.shared.networks.close();
         self.shared.registry.clear();
     }
 
@@ -377,6 +394,18 @@ impl Engine {
         let store = self.shared.store.clone();
         Ok(blocking(move || work(&store)).await??)
     }
+}
+
+/// Where there are snapshots whose children have networks, some wait before the first fork. Elsewhere the host's own
+/// network is left alone until somebody asks.
+async fn prepare_networks(shared: &Arc<Shared>) -> Result<(), EngineError> {
+    let store = shared.store.clone();
+    let snapshots = blocking(move || store.snapshots()).await??;
+    let has_traffic = |policy: &NetworkPolicy| policy.has_traffic();
+    if snapshots.iter().any(|snapshot| snapshot.manifest.network.as_ref().is_some_and(has_traffic)) {
+        shared.networks.want();
+    }
+    Ok(())
 }
 
 /// An answer of a sandbox's agent, or that the sandbox is over, which is why there is none.

@@ -12,8 +12,11 @@ use crate::branch::BranchError;
 use crate::fork::ForkError;
 use crate::guest::GuestError;
 use crate::monitor::MonitorError;
+use crate::network::NetworkError;
 use crate::pause::PauseError;
+use crate::publish::PublishError;
 use crate::sandbox::SandboxError;
+use crate::secrets::SecretError;
 use crate::snapshot::SnapshotError;
 
 /// Anything the engine did not do; one variant per concern.
@@ -46,9 +49,18 @@ pub enum EngineError {
     /// A sandbox could not be paused, and runs on, or continued, and is paused still.
     #[error(transparent)]
     Pause(#[from] PauseError),
+    /// Ports could not be published; nothing was made.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// Secrets are not possible, or stand in the way.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
     /// A monitor refused or failed.
     #[error(transparent)]
     Monitor(#[from] MonitorError),
+    /// A sandbox is not given the network that was asked for.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// A guest refused or failed.
     #[error(transparent)]
     Guest(#[from] GuestError),
@@ -128,7 +140,10 @@ impl EngineError {
             Self::Snapshot(e) => e.class(),
             Self::Branch(e) => e.class(),
             Self::Pause(e) => e.class(),
+            Self::Publish(e) => e.class(),
+            Self::Secret(e) => e.class(),
             Self::Monitor(e) => e.class(),
+            Self::Network(e) => e.class(),
             Self::Guest(e) => e.class(),
             Self::Broken => ErrorClass::Internal,
         }
@@ -144,8 +159,11 @@ impl EngineError {
             Self::Snapshot(e) => e.code(),
             Self::Branch(e) => e.code(),
             Self::Pause(e) => e.code(),
+            Self::Publish(e) => e.code(),
+            Self::Secret(e) => e.code(),
             Self::Guest(e) => Some(e.code()),
             Self::Monitor(e) => e.code(),
+            Self::Network(e) => e.code(),
             Self::Request(_) | Self::Open(_) | Self::Broken => None,
         };
         own.unwrap_or_else(|| class_code(self.class()))

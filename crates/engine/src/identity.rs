@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use forkd_protocol::guest::network::GuestNetwork;
 use forkd_protocol::guest::{Continuation, Identity};
 use forkd_protocol::names::SandboxId;
 use rand::TryRngCore;
@@ -18,7 +19,11 @@ pub(crate) type EntropyError = <OsRng as TryRngCore>::Error;
 const ENTROPY_BYTES: usize = 128;
 
 /// A new identity, with the host's clock as it is now: send it at once.
-pub(crate) fn new_identity(id: &SandboxId, env: &BTreeMap<String, String>) -> Result<Identity, EntropyError> {
+pub(crate) fn new_identity(
+    id: &SandboxId,
+    env: &BTreeMap<String, String>,
+    network: Option<GuestNetwork>,
+) -> Result<Identity, EntropyError> {
     Ok(Identity {
         id: id.to_string(),
         hostname: id.to_string(),
@@ -27,6 +32,8 @@ pub(crate) fn new_identity(id: &SandboxId, env: &BTreeMap<String, String>) -> Re
         entropy_base64: entropy()?,
         realtime_ns: realtime_ns(),
         env: env.clone(),
+        network,
+        secrets: Vec::new(),
     })
 }
 
@@ -53,8 +60,7 @@ mod tests {
     #[test]
     fn two_children_share_nothing() {
         let id: SandboxId = "sb-1-2".parse().unwrap();
-        let (a, b) =
-            (new_identity(&id, &BTreeMap::new()).unwrap(), new_identity(&id, &BTreeMap::new()).unwrap());
+        let (a, b) = [(), ()].map(|()| new_identity(&id, &BTreeMap::new(), None).unwrap()).into();
         assert_ne!(a.machine_id, b.machine_id);
         assert_ne!(a.boot_id, b.boot_id);
         assert_ne!(a.entropy_base64, b.entropy_base64);

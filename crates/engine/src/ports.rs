@@ -1,6 +1,6 @@
 //! Reaching what listens in a sandbox.
 
-use forkd_protocol::guest::{GuestMetrics, PATH_METRICS, TUNNEL_ECHO};
+use forkd_protocol::guest::{GuestMetrics, PATH_METRICS, TUNNEL_ECHO, TUNNEL_SOURCE};
 use forkd_protocol::names::SandboxId;
 use futures::TryFutureExt;
 
@@ -26,6 +26,15 @@ impl Engine {
         self.tunnel(id, TUNNEL_ECHO).await
     }
 
+    /// Connects to the sandbox's agent, which sends zeroes until it is left: how fast a connection is without anybody behind
+    /// it.
+    ///
+    /// # Errors
+    /// As [`Engine::open_port`].
+    pub async fn open_source(&self, id: &SandboxId) -> Result<Tunnel, EngineError> {
+        self.tunnel(id, TUNNEL_SOURCE).await
+    }
+
     /// How a running guest is doing, by its own account.
     ///
     /// # Errors
@@ -38,8 +47,8 @@ impl Engine {
     }
 
     async fn tunnel(&self, id: &SandboxId, to: &str) -> Result<Tunnel, EngineError> {
-        let handle = self.running(id)?;
+        let (handle, busy) = self.reached(id).await?;
         let opened = handle.guest.tunnel(to, self.shared.config.bounds.guest_grace);
-        ask(&handle, opened.map_err(GuestError::or_older)).await
+        Ok(Tunnel::new(ask(&handle, opened.map_err(GuestError::or_older)).await?, busy))
     }
 }

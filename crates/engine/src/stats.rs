@@ -38,18 +38,22 @@ impl Engine {
     }
 
     async fn stats_of(&self, handle: Handle) -> Result<SandboxStats, EngineError> {
-        let pid = handle.view.borrow().info.pid.unwrap_or_default();
+        let (pid, policing) = {
+            let view = handle.view.borrow();
+            (view.info.pid.unwrap_or_default(), view.policing.clone())
+        };
         let cgroups = self.shared.launcher.cgroups().clone();
         // Layers and views; nothing else below the root is mapped.
         let (root, dir) = (self.root().to_owned(), handle.dir.clone());
         let looking = blocking(move || -> std::io::Result<_> {
             let usage = dir.noted_cgroup(&cgroups).map(|leaf| leaf.usage()).unwrap_or_default();
-            Ok((memory_use(pid, &root)?, page_tables(pid)?, usage))
+            let traffic = policing.and_then(|policing| policing.traffic());
+            Ok((memory_use(pid, &root)?, page_tables(pid)?, usage, traffic))
         });
         let looked = looking.await?;
         // The pid was its own while it was read, since it is not reaped before it is shown as ended.
         handle.check_running()?;
-        let (used, page_table_bytes, usage) = looked.map_err(|e| SandboxError::Unreadable {
+        let (used, page_table_bytes, usage, net) = looked.map_err(|e| SandboxError::Unreadable {
             what: "memory use",
             id: handle.id.to_string(),
             reason: e.to_string(),
@@ -65,7 +69,7 @@ impl Engine {
             cpu: usage.cpu,
             io: usage.io,
             pids: usage.pids,
-            net: None,
+            net,
         })
     }
 }

@@ -6,15 +6,18 @@
 
 mod image;
 pub mod network;
+mod secret;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::image::{IMAGE_SETTINGS, ImageSettings};
+use self::network::GuestNetwork;
+pub use self::secret::{GiveSecrets, GuestSecret, PATH_SECRETS, SECRETS_FOLDER, SECRETS_VERSION, Thaw};
 
 /// Version of the guest protocol; controllers speak to agents of every released version.
-pub const GUEST_VERSION: u32 = 3;
+pub const GUEST_VERSION: u32 = 4;
 /// The first version in which a guest can be continued as who it was.
 pub const CONTINUE_VERSION: u32 = 2;
 /// The first version whose agent connects the host to ports of the guest ([`PATH_TUNNEL`]).
@@ -34,7 +37,7 @@ pub const PATH_EVAL: &str = "/forkd/v1/eval";
 pub const PATH_EXEC: &str = "/forkd/v1/exec";
 /// `POST` [`Freeze`]: [`Frozen`].
 pub const PATH_FREEZE: &str = "/forkd/v1/freeze";
-/// `POST` (empty object): empty object.
+/// `POST` [`Thaw`]: empty object.
 pub const PATH_THAW: &str = "/forkd/v1/thaw";
 /// Beside the sandbox API, as the host's callers use it: `GET ?path=&username=`: an archive of what lies there. `POST`: unpacks one below a folder.
 pub const PATH_TAR: &str = "/tar";
@@ -44,11 +47,13 @@ pub const PATH_IDENTITY: &str = "/forkd/v1/identity";
 /// `POST` [`Continuation`]: [`Identified`]. From [`CONTINUE_VERSION`] on.
 pub const PATH_CONTINUE: &str = "/forkd/v1/continue";
 
-/// `POST` of this and a port number, or [`TUNNEL_ECHO`], with `Upgrade:` [`TUNNEL_PROTOCOL`]: 101, and from then on the
+/// `POST` of this and a port number, [`TUNNEL_ECHO`] or [`TUNNEL_SOURCE`], with `Upgrade:` [`TUNNEL_PROTOCOL`]: 101, and from then on the
 /// connection is one to that port of the guest, each direction ending by itself. From [`TUNNEL_VERSION`] on.
 pub const PATH_TUNNEL: &str = "/forkd/v1/tunnel/";
 /// In the place of a port: what is sent comes back.
 pub const TUNNEL_ECHO: &str = "echo";
+/// In the place of a port: zeroes come until the other side ends. From version 4 on.
+pub const TUNNEL_SOURCE: &str = "source";
 /// What a connection becomes that is a tunnel, between host and agent as between client and controller.
 pub const TUNNEL_PROTOCOL: &str = "forkd-tunnel";
 /// Code of a refused tunnel: nothing in the guest listens on that port.
@@ -90,6 +95,10 @@ pub struct Health {
     pub numpy_version: Option<String>,
     /// Whether the workload is frozen.
     pub frozen: bool,
+    /// How many of the processes run that were started to be followed or left alone; not those of calls that are waited
+    /// for. From version 4 on.
+    #[serde(default)]
+    pub processes: u64,
 }
 
 /// Run warm-up code in the interpreter.
@@ -180,6 +189,9 @@ pub struct Executed {
     pub truncated: bool,
     /// True where it was killed at its timeout.
     pub timed_out: bool,
+    /// From before it was started until it had ended, microseconds; 0 from agents that do not tell.
+    #[serde(default)]
+    pub micros: u64,
 }
 
 /// Make the workload stand still.
@@ -216,6 +228,12 @@ pub struct Identity {
     /// Environment that every later process is given.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Its network, where its machine has a network device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<GuestNetwork>,
+    /// All secrets that the workload has. From [`SECRETS_VERSION`] on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<GuestSecret>,
 }
 
 /// A restored guest goes on as who it was: nobody else did meanwhile. Carried out while the workload stands still, which

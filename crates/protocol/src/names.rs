@@ -108,6 +108,10 @@ name_type!(
     WorkspaceName, "workspace name", max 64, dots false
 );
 name_type!(
+    /// The name of a secret: a file of the guest.
+    SecretName, "secret name", max 64, dots true
+);
+name_type!(
     /// What a token is called by, made by the controller.
     TokenId, "token id", max 32, dots false
 );

@@ -8,10 +8,13 @@ mod bundle;
 mod chain;
 mod event;
 mod host;
+mod image;
 mod jail;
 mod limits;
 mod network;
+mod publish;
 mod refresh;
+mod secret;
 mod settings;
 mod stats;
 mod workspace;
@@ -36,13 +39,18 @@ pub use self::chain::{
 };
 pub use self::event::{EventInfo, EventKind};
 pub use self::host::HostCounts;
+pub use self::image::ImageOfSnapshot;
 pub use self::jail::{JailCheck, JailReport};
 pub use self::limits::{Cpus, CpusError, IoLimits, Limits};
 pub use self::network::{
     Destination, DomainPattern, Egress, KBIT, MAX_DESTINATIONS, MAX_PORT_RANGES, NetworkPolicy, PolicyError,
     Ports, Target, Transport,
 };
+pub use self::publish::{MAX_PUBLISHED, Publish, PublishParseError, Published};
 pub use self::refresh::RefreshSnapshot;
+pub use self::secret::{
+    GiveSecretsRequest, MAX_SECRET_BYTES, MAX_SECRETS, SecretValue, SecretValues, ShownSecret,
+};
 pub use self::settings::{
     MAX_LIFETIME_SECS, MAX_METADATA, MAX_METADATA_BYTES, OnTimeout, SandboxSettings, ShownSettings,
 };
@@ -134,6 +142,10 @@ pub struct SandboxInfo {
     pub ended: Option<String>,
     /// How long its fork took.
     pub timing: ForkTiming,
+    /// What may leave it; `none` where it has no network, absent where its guest has no network device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub network: Option<NetworkPolicy>,
     /// Whose it is; absent where it belongs to nobody but the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
@@ -187,9 +199,22 @@ pub struct CreateSandboxes {
     /// Environment of every later process in the children.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// What may leave the children: a word, a list or an object (docs/network.md). Where absent, as for the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub network: Option<NetworkPolicy>,
     /// Whose they are; only an administrator may say so, a tenant's token says it by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
+    /// Secrets of each child, by name: files in `/run/secrets` that no snapshot has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub secrets: SecretValues,
+    /// With `from_sandbox`: also where that one holds secrets, which the children then have, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_secrets: bool,
+    /// Ports of the child at addresses of its host; of one child only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub publish: Vec<Publish>,
     /// What concerns forkd and not the guest.
     #[serde(flatten)]
     pub settings: SandboxSettings,
@@ -209,7 +234,11 @@ impl CreateSandboxes {
             live_fork: false,
             hugepages: false,
             env: BTreeMap::new(),
+            network: None,
             tenant: None,
+            secrets: SecretValues::new(),
+            with_secrets: false,
+            publish: Vec::new(),
             settings: SandboxSettings::default(),
         }
     }
@@ -263,6 +292,9 @@ pub struct BranchRequest {
     /// Of published clients: the tag that the sandbox was forked from. Any other is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_tag: Option<String>,
+    /// Also where the sandbox holds secrets, which its processes may have read into the memory that is written.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_secrets: bool,
 }
 
 /// A snapshot.
@@ -322,6 +354,9 @@ pub struct SnapshotInfo {
     pub vcpus: u32,
     /// Memory of its guests.
     pub memory_mib: u64,
+    /// Names of secrets that processes in its memory may have read. Their files are not in it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
     /// What its children may take of their host where nobody says otherwise: as the sandbox that it was taken of.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
@@ -331,6 +366,10 @@ pub struct SnapshotInfo {
     pub memory_hash: String,
     /// Where the time went.
     pub timing: SnapshotTiming,
+    /// What may leave its children where nobody says otherwise; absent where its guests have no network device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub network: Option<NetworkPolicy>,
     /// Whose it is; absent for shared ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
@@ -377,6 +416,10 @@ pub struct CreateSnapshot {
     #[serde(default = "default_warm_timeout")]
     #[schema(maximum = 86_400)]
     pub warm_timeout_secs: u64,
+    /// What may leave the parent, and its children where they are not told otherwise; `allow` where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub network: Option<NetworkPolicy>,
 }
 
 fn default_memory() -> u64 {
@@ -433,6 +476,9 @@ pub struct ExecResponse {
     pub truncated: bool,
     /// It was killed at its timeout.
     pub timed_out: bool,
+    /// How long it took in the guest, microseconds; 0 where its agent does not tell.
+    #[serde(default)]
+    pub micros: u64,
 }
 
 /// Evaluate in the warm interpreter.

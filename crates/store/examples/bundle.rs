@@ -136,8 +136,10 @@ fn snapshot(
         pause_ms: None,
         workload_pause_ms: None,
         limits: Default::default(),
+        network: None,
         branched_from: None,
         agent_protocol: guest.agent_protocol,
+        secrets: Vec::new(),
         below,
     })?)
 }

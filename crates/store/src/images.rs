@@ -21,6 +21,8 @@ use crate::records::ImageRecord;
 use crate::sparse::{HEAD, MAGIC, Sink, SparseDecoder, number};
 use crate::store::{Store, now};
 
+mod of_snapshot;
+
 /// The largest image.
 pub(crate) const MAX_IMAGE_BYTES: u64 = 64 << 30;
 

@@ -1,7 +1,7 @@
 //! `snapshots/<id>/manifest.json`: what a snapshot consists of.
 
 use forkd_protocol::control::CpuModel;
-use forkd_protocol::rest::{Limits, SnapshotTiming};
+use forkd_protocol::rest::{Limits, NetworkPolicy, SnapshotTiming};
 use serde::{Deserialize, Serialize};
 
 /// Version of the manifest that this program writes, and the only one it reads.
@@ -79,6 +79,12 @@ pub struct Manifest {
     /// What its children may take of their host where nobody says otherwise.
     #[serde(default, skip_serializing_if = "Limits::is_empty")]
     pub limits: Limits,
+    /// What may leave its children where nobody says otherwise; absent where its guests have no network device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkPolicy>,
+    /// Names of secrets that processes in its memory may have read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
     /// Where the time went.
     pub timing: SnapshotTiming,
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use forkd_protocol::control::CpuModel;
 use forkd_protocol::names::{KernelName, SandboxId};
-use forkd_protocol::rest::{ImageInfo, KernelInfo, Limits, SnapshotInfo, SnapshotTiming};
+use forkd_protocol::rest::{ImageInfo, KernelInfo, Limits, NetworkPolicy, SnapshotInfo, SnapshotTiming};
 use serde::{Deserialize, Serialize};
 
 use crate::chain::Below;
@@ -58,6 +58,8 @@ pub struct SnapshotMeta {
     pub cpu: CpuModel,
     /// What its children may take of their host where nobody says otherwise.
     pub limits: Limits,
+    /// What may leave its children where nobody says otherwise; `None` where its guests have no network device.
+    pub network: Option<NetworkPolicy>,
     /// Statements that warmed the interpreter.
     pub warm: Option<String>,
     /// Where the time went.
@@ -70,6 +72,8 @@ pub struct SnapshotMeta {
     pub branched_from: Option<String>,
     /// Version of the guest protocol that the agent in it speaks.
     pub agent_protocol: u32,
+    /// Names of secrets that processes in its memory may have read.
+    pub secrets: Vec<String>,
     /// What it lies on. `None` for a whole one: its memory is the only memory layer. Otherwise what its maker
     /// wrote is a layer over these: a page that is listed and has no data is zero.
     pub below: Option<Below>,

@@ -81,6 +81,8 @@ impl Store {
             pause_ms: manifest.pause_ms,
             workload_pause_ms: manifest.workload_pause_ms,
             limits: manifest.limits,
+            network: manifest.network.clone(),
+            secrets: manifest.secrets.clone(),
             diff_ms: None,
             diff_logical_bytes: own_layer(manifest).map(|layer| layer.data_bytes),
             diff_physical_bytes: own_layer(manifest).map(|layer| physical(&layer.hash)),

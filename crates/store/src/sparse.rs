@@ -50,7 +50,7 @@ pub fn write_sparse(image: &Path, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The next stretch of data, in whole blocks.
-fn stretch(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+pub(crate) fn stretch(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= size {
         return Ok(None);
     }

@@ -41,8 +41,10 @@ pub(crate) fn meta(image: &ImageRecord) -> SnapshotMeta {
         pause_ms: None,
         workload_pause_ms: None,
         limits: Default::default(),
+        network: None,
         branched_from: None,
         agent_protocol: 1,
+        secrets: Vec::new(),
         below: None,
     }
 }

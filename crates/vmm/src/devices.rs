@@ -144,10 +144,10 @@ impl Devices {
         let vsock = Vsock::new(GUEST_CID, VsockResources { listener }).map_err(MonitorError::Events)?;
         let vsock = wiring.fresh(vsock)?;
         let rng = wiring.fresh(Rng::new(RngResources { source: entropy }))?;
-        let net = match tap {
-            Some(tap) => Some(wiring.fresh(Net::new(NetResources { tap }).map_err(MonitorError::Events)?)?),
-            None => None,
-        };
+        let mut net = Net::new(NetResources { tap }).map_err(MonitorError::Events)?;
+        // Nobody else is who this machine is.
+        net.open_gate().map_err(MonitorError::Events)?;
+        let net = Some(wiring.fresh(net)?);
         let balloon = Some(wiring.fresh(Balloon::new())?);
         let serial = SerialPort::new(wiring.irq(layout::SERIAL_GSI)?, console_log(console));
         wiring.finish(Parts { disks, vsock, rng, net, balloon, serial, console_input })
@@ -165,7 +165,7 @@ impl Devices {
     ) -> Result<(Self, Buses), MonitorError> {
         let DevicesState { disks: disk_states, vsock, rng, net, serial, balloon } = state;
         let DeviceFiles { disks: disk_files, vsock: listener, entropy, tap, console, console_input } = files;
-        if disk_states.len() != disk_files.len() || net.is_some() != tap.is_some() {
+        if disk_states.len() != disk_files.len() || (net.is_none() && tap.is_some()) {
             return Err(MonitorError::DeviceCount);
         }
         let mut wiring = Wiring::new(vm, ram);
@@ -175,11 +175,8 @@ impl Devices {
         }
         let vsock = wiring.restored::<Vsock>(vsock, VsockResources { listener })?;
         let rng = wiring.restored::<Rng>(rng, RngResources { source: entropy })?;
-        let net = match (net, tap) {
-            (Some(state), Some(tap)) => Some(wiring.restored::<Net>(state, NetResources { tap })?),
-            _ => None,
-        };
-        // A guest that booted without one has none.
+        // A guest that booted without one has none; the same goes for the balloon.
+        let net = net.map(|state| wiring.restored::<Net>(state, NetResources { tap })).transpose()?;
         let balloon = balloon.map(|state| wiring.restored::<Balloon>(state, ())).transpose()?;
         let serial = SerialPort::restore(serial, wiring.irq(layout::SERIAL_GSI)?, console_log(console))?;
         wiring.finish(Parts { disks, vsock, rng, net, balloon, serial, console_input })
@@ -230,6 +227,18 @@ impl Devices {
         let mut vsock = lock(&self.vsock);
         vsock.device_mut().add_client(stream)?;
         vsock.kick_all();
+        Ok(())
+    }
+
+    /// Lets frames pass from now on.
+    ///
+    /// # Errors
+    /// The host refused to watch the tap.
+    pub fn open_network(&self) -> std::io::Result<()> {
+        let Some(net) = &self.net else { return Ok(()) };
+        let mut net = lock(net);
+        net.device_mut().open_gate()?;
+        net.kick_all();
         Ok(())
     }
 

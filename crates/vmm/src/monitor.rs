@@ -219,6 +219,7 @@ impl Monitor {
             }
             Request::Guard { within_ms } => self.guard.arm(Duration::from_millis(within_ms))?,
             Request::Unguard => self.guard.disarm(),
+            Request::OpenNetwork => self.machine()?.devices.open_network().map_err(MonitorError::Events)?,
             Request::Stop => self.stop = true,
         }
         Ok(Reply::Done { micros: u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX) })

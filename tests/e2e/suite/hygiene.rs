@@ -13,6 +13,7 @@ fn census(controller: &str) -> String {
          echo unfinished $(ls staging | wc -l)
          echo mounts $(wc -l </proc/mounts)
          echo sockets $(wc -l </proc/net/unix)
+         echo networks $(ls /run/netns | wc -l) $(grep -c fkd- /proc/net/dev)
          echo cgroups $(find /sys/fs/cgroup -type d | wc -l)
          echo descriptors $(ls /proc/{controller}/fd | wc -l)
          echo deleted files $(ls -l /proc/{controller}/fd | grep -c deleted)",

@@ -19,6 +19,7 @@ mod support;
 
 mod branch;
 mod branch_load;
+mod build;
 mod bundle;
 mod client;
 mod crash;
@@ -31,5 +32,7 @@ mod jail;
 mod life;
 mod limits;
 mod memory;
+mod network;
 mod pause;
+mod secrets;
 mod store;

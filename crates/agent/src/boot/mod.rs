@@ -11,10 +11,11 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use forkd_protocol::guest::network::GuestNetwork;
 use nix::sys::stat::{Mode, umask};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::{identity, log, sys, users};
+use crate::{identity, log, network, sys, users};
 
 /// Device of the image, where the kernel's command line names no other.
 const DEFAULT_ROOT: &str = "/dev/vda";
@@ -60,6 +61,7 @@ pub(crate) fn boot() -> Result<(), BootError> {
     identity::prepare_boot_id().during("boot id")?;
     sys::loopback_up().during("loopback interface")?;
     names()?;
+    network()?;
     if let Err(e) = users::ensure_default() {
         // Images may be read-only in places; then calls that name no user are root's.
         log::warn(format_args!("no default user: {e}"));
@@ -99,6 +101,17 @@ fn names() -> Result<(), BootError> {
         if let Err(e) = written {
             log::warn(format_args!("/etc/hosts: {e}"));
         }
+    }
+    Ok(())
+}
+
+/// The network device, where there is one. An image whose /etc cannot be written to goes without names.
+fn network() -> Result<(), BootError> {
+    let own = GuestNetwork::default();
+    if network::set_up(&own).during("network device")?
+        && let Err(e) = network::name_servers(&own)
+    {
+        log::warn(format_args!("/etc/resolv.conf: {e}"));
     }
     Ok(())
 }

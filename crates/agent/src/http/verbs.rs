@@ -7,7 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use forkd_protocol::error::chain;
 use forkd_protocol::guest::{
-    self, Continuation, Eval, Exec, Executed, Freeze, GUEST_VERSION, GuestRefusal, Health, Identity, Warm,
+    self, Continuation, Eval, Exec, Executed, Freeze, GUEST_VERSION, GiveSecrets, GuestRefusal, Health,
+    Identity, Thaw, Warm,
 };
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
@@ -41,6 +42,7 @@ pub(super) async fn health(agent: &Agent) -> Response {
             warm: status.running,
             numpy_version: status.numpy_version,
             frozen: agent.spawner.is_frozen(),
+            processes: agent.sessions.running().len() as u64,
         },
     )
 }
@@ -53,7 +55,8 @@ pub(super) async fn answer(agent: Rc<Agent>, verb: &str, request: Request<Incomi
         guest::PATH_EVAL => eval(agent, request).await,
         guest::PATH_EXEC => exec(agent, request).await,
         guest::PATH_FREEZE => freeze(agent, request).await,
-        guest::PATH_THAW => thaw(agent).await,
+        guest::PATH_THAW => thaw(agent, request).await,
+        guest::PATH_SECRETS => secrets(agent, request).await,
         guest::PATH_IDENTITY => identity(agent, request, arrived).await,
         guest::PATH_CONTINUE => go_on(agent, request, arrived).await,
         _ => Err(Refused(StatusCode::NOT_FOUND, "unknown_verb", format!("this agent has no {verb}"))),
@@ -106,7 +109,9 @@ async fn exec(agent: Rc<Agent>, request: Request<Incoming>) -> Result<Response, 
     };
     let max_output = usize::try_from(exec.max_output.min(OUTPUT_MAX)).unwrap_or(usize::MAX);
     let limits = ExecLimits { timeout: limit(exec.timeout_ms), max_output };
+    let started = Instant::now();
     let finished = execute(&agent.spawner, Branch::Workload, &command, stdin, limits).await?;
+    let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
     Ok(Body::json(
         StatusCode::OK,
         &Executed {
@@ -116,6 +121,7 @@ async fn exec(agent: Rc<Agent>, request: Request<Incoming>) -> Result<Response, 
             stderr_base64: BASE64.encode(&finished.stderr),
             truncated: finished.truncated,
             timed_out: finished.timed_out,
+            micros,
         },
     ))
 }
@@ -127,8 +133,15 @@ async fn freeze(agent: Rc<Agent>, request: Request<Incoming>) -> Result<Response
     Ok(Body::json(StatusCode::OK, &frozen))
 }
 
-async fn thaw(agent: Rc<Agent>) -> Result<Response, Refused> {
-    to_the_end(async move { agent.thaw().await }).await??;
+async fn thaw(agent: Rc<Agent>, request: Request<Incoming>) -> Result<Response, Refused> {
+    let Thaw { secrets } = read(request).await?;
+    to_the_end(async move { agent.thaw(&secrets).await }).await??;
+    Ok(Body::json(StatusCode::OK, &serde_json::Map::new()))
+}
+
+async fn secrets(agent: Rc<Agent>, request: Request<Incoming>) -> Result<Response, Refused> {
+    let GiveSecrets { secrets } = read(request).await?;
+    to_the_end(async move { agent.give_secrets(&secrets).await }).await??;
     Ok(Body::json(StatusCode::OK, &serde_json::Map::new()))
 }
 
@@ -206,6 +219,8 @@ impl From<FreezeError> for Refused {
         let (status, code) = match error {
             FreezeError::DidNotFreeze(_) => (StatusCode::CONFLICT, "guest_did_not_freeze"),
             FreezeError::Unsupported => (StatusCode::NOT_IMPLEMENTED, "freeze_unsupported"),
+            FreezeError::Frozen => (StatusCode::CONFLICT, "frozen"),
+            FreezeError::Secrets(_) => (StatusCode::INTERNAL_SERVER_ERROR, "secrets_failed"),
             FreezeError::Kernel(_) => (StatusCode::INTERNAL_SERVER_ERROR, "freeze_failed"),
         };
         Self(status, code, chain(&error))

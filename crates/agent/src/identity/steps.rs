@@ -1,7 +1,7 @@
 //! What a clone must not share, and what each fork does about it: one table, carried out from top to bottom.
 //!
 //! The workload stands still until `thaw`. Not in the table, because nothing has to be done: network addresses
-//! (guests have loopback only), vsock connections (reset by the device on restore), and generators that user
+//! (all guests have the same, each in a network of its own), vsock connections (reset by the device on restore), and generators that user
 //! code made for itself (it registers them with `forkd.after_fork` or a hook). See docs/clones.md.
 
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_settime};
 
 use super::{Change, IdentityError, STEP_BOUND, hooks, names, tcp};
-use crate::sys;
+use crate::{network, sys};
 
 /// One row.
 pub(super) struct Step {
@@ -45,7 +45,9 @@ pub(super) const STEPS: &[Step] = &[
     Step { name: "machine_id", machine: true, run: Run::Now(names::machine_id) },
     Step { name: "boot_id", machine: true, run: Run::Now(names::boot_id) },
     Step { name: "tcp", machine: true, run: Run::Now(tcp::destroy_inherited) },
+    Step { name: "name_servers", machine: true, run: Run::Now(name_servers) },
     Step { name: "environment", machine: false, run: Run::Now(environment) },
+    Step { name: "secrets", machine: true, run: Run::Now(secrets) },
     Step {
         name: "ssh_host_keys",
         machine: true,
@@ -101,9 +103,18 @@ fn clock(change: &Change<'_>) -> Result<(), StepError> {
     Ok(clock_settime(ClockId::CLOCK_REALTIME, TimeSpec::from_duration(now))?)
 }
 
+fn name_servers(change: &Change<'_>) -> Result<(), StepError> {
+    Ok(change.identity.network.as_ref().map_or(Ok(()), network::name_servers)?)
+}
+
 fn environment(change: &Change<'_>) -> Result<(), StepError> {
     change.agent.spawner.set_env(change.identity.env.clone());
     Ok(())
+}
+
+/// Before anything of the user's runs, hooks included.
+fn secrets(change: &Change<'_>) -> Result<(), StepError> {
+    Ok(change.agent.replace_secrets(&change.identity.secrets)?)
 }
 
 /// The request lies before the interpreter when it thaws, so it is the first thing that it handles.
@@ -131,7 +142,7 @@ async fn await_interpreter(change: &Change<'_>) -> Result<(), StepError> {
 /// Replaces a file's text where it differs: what is not written costs a child no page and no block. Written over the
 /// old text, not after emptying the file, since ext4 writes a file that was emptied to the disk at once; nobody who
 /// could see a half of it is running.
-pub(super) fn write_if_changed(path: &Path, text: &str) -> std::io::Result<()> {
+pub(crate) fn write_if_changed(path: &Path, text: &str) -> std::io::Result<()> {
     let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
     let mut old = Vec::new();
     file.read_to_end(&mut old)?;

@@ -4,6 +4,7 @@
 //!   product   children of a warm Python through the controller: restored, answered, evaluated; memory while alive
 //!   branch    what branching costs the sandbox that is branched: a ticker in it, live, diff and full
 //!   chain     forks of a long chain of snapshots against forks of a flat one
+//!   exec      what forkd adds to a command or an evaluation, beside an echo; how fast output streams, beside a copy
 //!   churn     forks and kills again and again, and what they leave behind
 //!   bare      forkd-vmm alone, a guest that answers a ping on its serial line: what the monitor itself takes
 //! ```
@@ -15,6 +16,7 @@ pub(crate) mod bare;
 pub(crate) mod branch;
 pub(crate) mod chain;
 pub(crate) mod churn;
+pub(crate) mod exec;
 mod goal;
 pub(crate) mod product;
 mod report;

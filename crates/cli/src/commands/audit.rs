@@ -54,7 +54,7 @@ fn render(lines: &[AuditLine], now: u64) -> String {
                 l.who.clone(),
                 l.from.clone(),
                 l.what.clone(),
-                ui::plain(&l.to),
+                ui::plain(&[std::slice::from_ref(&l.to), &l.secrets].concat().join(" ")),
                 format!("{} {}", l.outcome, l.status),
                 ui::took(std::time::Duration::from_micros(l.micros)),
             ]

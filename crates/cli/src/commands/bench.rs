@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::{CreateSnapshot, MAX_CHILDREN, SnapshotInfo};
 
-use super::{bench_branch, bench_chain, bench_churn, quickstart, snapshot};
+use super::{bench_branch, bench_chain, bench_churn, bench_exec, quickstart, snapshot};
 use crate::bench::bare::{self, Bare, elsewhere};
 use crate::bench::product::Product;
 use crate::bench::{Against, Report, Session, Stop};
@@ -64,6 +64,8 @@ enum Verb {
     Chain(bench_chain::Args),
     /// What forks and kills leave behind on the host, again and again
     Churn(bench_churn::Args),
+    /// What forkd adds to commands and evaluations, beside an echo
+    Exec(bench_exec::Args),
 }
 
 pub(crate) async fn run(mut args: Args, context: &Context) -> Result<u8, CliError> {
@@ -71,6 +73,7 @@ pub(crate) async fn run(mut args: Args, context: &Context) -> Result<u8, CliErro
         Some(Verb::Branch(args)) => bench_branch::run(args, context).await,
         Some(Verb::Chain(args)) => bench_chain::run(args, context).await,
         Some(Verb::Churn(args)) => bench_churn::run(args, context).await,
+        Some(Verb::Exec(args)) => bench_exec::run(args, context).await,
         None if args.bare => bare(args, context).await,
         None => product(args, context).await,
     }

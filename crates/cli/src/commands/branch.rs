@@ -35,6 +35,10 @@ pub(crate) struct How {
     /// Return as soon as the sandbox runs on; `forkd images` shows when the snapshot is ready
     #[arg(long)]
     no_wait: bool,
+    /// Also where the sandbox holds secrets, which its processes may have read into the memory that is written; the
+    /// audit log says so
+    #[arg(long)]
+    with_secrets: bool,
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
@@ -47,7 +51,7 @@ pub(crate) enum Mode {
 impl How {
     /// Whether anything was said about it.
     pub(super) fn is_given(&self) -> bool {
-        self.mode.is_some() || self.no_wait
+        self.mode.is_some() || self.no_wait || self.with_secrets
     }
 }
 
@@ -67,6 +71,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
         tag: args.tag.map(|tag| tag.to_string()),
         mode: args.how.mode.map(Into::into),
         wait: args.how.no_wait.then_some(false),
+        with_secrets: args.how.with_secrets,
         ..BranchRequest::default()
     };
     let made = branch(&client, &args.id, &request).await?;

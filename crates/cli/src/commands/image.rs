@@ -1,6 +1,6 @@
 //! `forkd image`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use forkd_oci::Source;
 use forkd_protocol::names::ImageName;
@@ -11,7 +11,9 @@ use super::removal;
 use crate::artifacts;
 use crate::client::Client;
 use crate::context::Context;
+use crate::dockerfile::{self, Wanted};
 use crate::error::CliError;
+use crate::parse::{self, KeyValue};
 use crate::ui::{self, Ui};
 
 /// Root file systems.
@@ -23,13 +25,14 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Make an image from Debian's packages, a container image, an archive or a folder
+    /// Make an image from Debian's packages, a container image, a Dockerfile, an archive or a folder
     #[command(
         after_help = "Example:\n  forkd image build py --debian bookworm --packages python3-minimal,python3-numpy\n  \
                       forkd image build web --from-oci ghcr.io/owner/web:1.2\n  \
+                      forkd image build app --dockerfile ./Dockerfile\n  \
                       docker save app > app.tar && forkd image build app --from-oci ./app.tar"
     )]
-    Build(Build),
+    Build(Box<Build>),
     /// Make an image from a tar archive of a root file system
     #[command(
         after_help = "Example:\n  docker export CONTAINER > root.tar && forkd image import app root.tar"
@@ -63,8 +66,21 @@ struct Build {
     /// A folder that is a root file system
     #[arg(long, value_name = "FOLDER", group = "other", conflicts_with_all = ["debian", "packages"])]
     from_dir: Option<PathBuf>,
+    /// Instructions in the form of Docker, each done in a fork of what the one before it made, and not again where it
+    /// was done before
+    #[arg(long, value_name = "FILE", group = "other", conflicts_with_all = ["debian", "packages"])]
+    dockerfile: Option<PathBuf>,
+    /// Folder that COPY copies from (default: where the Dockerfile lies)
+    #[arg(long, value_name = "DIR", requires = "dockerfile")]
+    context: Option<PathBuf>,
+    /// Value of an ARG
+    #[arg(long = "build-arg", value_name = "NAME=VALUE", requires = "dockerfile", value_parser = parse::key_value)]
+    build_args: Vec<KeyValue>,
+    /// Do everything again
+    #[arg(long, requires = "dockerfile")]
+    no_cache: bool,
     /// Speak plain HTTP with the registry
-    #[arg(long, requires = "from_oci")]
+    #[arg(long)]
     insecure_registry: bool,
     /// Size of the file system
     #[arg(long, value_name = "MIB", default_value_t = DEFAULT_SIZE_MIB, value_parser = size_range())]
@@ -100,7 +116,7 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
     match args.verb {
         Verb::Build(build) => {
             let client = context.client().await?;
-            let made = make(&client, &context.ui, build).await?;
+            let made = make(&client, &context.ui, *build).await?;
             context.ui.show(&made, |image| render(std::slice::from_ref(image), ui::now_unix()));
         }
         Verb::Import(import) => {
@@ -127,6 +143,20 @@ async fn make(client: &Client, ui: &Ui, build: Build) -> Result<ImageInfo, CliEr
     if let Some(source) = &build.from_oci {
         return artifacts::container_image(client, ui, Some(name), source, build.insecure_registry, size)
             .await;
+    }
+    if let Some(file) = build.dockerfile {
+        let beside =
+            || file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
+        let wanted = Wanted {
+            name: build.name,
+            context: build.context.unwrap_or_else(beside),
+            args: build.build_args.into_iter().map(KeyValue::into_pair).collect(),
+            no_cache: build.no_cache,
+            insecure_registry: build.insecure_registry,
+            size_mib: build.size,
+            dockerfile: file,
+        };
+        return dockerfile::build(client, ui, wanted).await;
     }
     if let Some(tar) = build.from_tar {
         return artifacts::tar_image(client, ui, name, tar, size).await;

@@ -23,7 +23,7 @@ fn render(all: &[SandboxInfo], now: u64) -> String {
     }
     let dash = || "-".to_owned();
     ui::table(
-        &["ID", "SNAPSHOT", "STATE", "AGE", "PID", "MEMORY LIMIT"],
+        &["ID", "SNAPSHOT", "STATE", "AGE", "PID", "MEMORY LIMIT", "PORTS"],
         all.iter().map(|s| {
             let state = s.ended.as_ref().map_or_else(|| s.state.clone(), |why| format!("{}: {why}", s.state));
             [
@@ -33,6 +33,9 @@ fn render(all: &[SandboxInfo], now: u64) -> String {
                 ui::age(s.created_at_unix, now),
                 s.pid.map_or_else(dash, |p| p.to_string()),
                 s.memory_limit_mib.map_or_else(dash, |m| format!("{m} MiB")),
+                Some(&s.settings.published)
+                    .filter(|all| !all.is_empty())
+                    .map_or_else(dash, |all| super::info::ports(all)),
             ]
         }),
     )
@@ -63,6 +66,7 @@ mod tests {
             state: "ended".into(),
             ended: Some("killed: memory".into()),
             timing: ForkTiming::default(),
+            network: None,
             tenant: None,
             settings: ShownSettings::default(),
         };

@@ -6,6 +6,7 @@ mod bench;
 mod bench_branch;
 mod bench_chain;
 mod bench_churn;
+mod bench_exec;
 pub(crate) mod branch;
 mod cleanup;
 mod completions;
@@ -18,8 +19,9 @@ mod exec;
 pub(crate) mod fork;
 mod from_image;
 mod gc;
-mod image;
+pub(crate) mod image;
 mod images;
+mod info;
 mod kernel;
 mod kill;
 mod limits;
@@ -27,17 +29,19 @@ mod logs;
 mod ls;
 mod machine;
 mod mcp;
+mod net;
 mod pack;
 mod pause;
 mod ping;
-mod port_forward;
+pub(crate) mod port_forward;
 mod ps;
 mod pull;
 mod push;
 mod quickstart;
 mod removal;
 mod rmi;
-mod run;
+pub(crate) mod run;
+mod secret;
 pub(crate) mod serve;
 mod shell;
 mod snapshot;
@@ -86,12 +90,18 @@ pub(crate) enum Command {
     Run(run::Args),
     /// List sandboxes
     Ls(ls::Args),
+    /// Show everything that is known of a sandbox
+    Info(info::Args),
+    /// Give a running sandbox secrets
+    Secret(secret::Args),
     /// Ask the agent of a sandbox whether it answers
     Ping(ping::Args),
     /// Show what a guest wrote on its console
     Logs(logs::Args),
     /// Make ports of a sandbox reachable on this computer
     PortForward(port_forward::Args),
+    /// Change what may leave a sandbox
+    Net(net::Args),
     /// End sandboxes
     Kill(kill::Args),
     /// Take sandboxes to the disk: their memory is given back until they are resumed
@@ -174,9 +184,12 @@ pub(crate) async fn run(command: Command, context: &Context) -> Result<u8, CliEr
         Command::Eval(args) => eval::run(args, context).await,
         Command::Run(args) => run::run(args, context).await,
         Command::Ls(args) => ls::run(args, context).await,
+        Command::Info(args) => info::run(args, context).await,
+        Command::Secret(args) => secret::run(args, context).await,
         Command::Ping(args) => ping::run(args, context).await,
         Command::Logs(args) => logs::run(args, context).await,
         Command::PortForward(args) => port_forward::run(args, context).await,
+        Command::Net(args) => net::run(args, context).await,
         Command::Kill(args) => kill::run(args, context).await,
         Command::Pause(args) => pause::pause(args, context).await,
         Command::Resume(args) => pause::resume(args, context).await,
@@ -218,7 +231,7 @@ pub(crate) fn default_root() -> std::path::PathBuf {
 }
 
 /// Resolves when this process is asked to end: 128 plus the signal.
-async fn interrupted() -> Result<u8, CliError> {
+pub(crate) async fn interrupted() -> Result<u8, CliError> {
     let listen = |kind| signal(kind).map_err(|e| CliError::io("listening for signals", e));
     let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     tokio::select! {

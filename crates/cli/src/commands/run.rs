@@ -52,7 +52,7 @@ async fn in_a_child(client: &Client, ui: &Ui, tag: &str, how: How) -> Result<u8,
 
 /// The tag of the unwarmed snapshot of an image as it is now; made where it is missing, and then those that
 /// earlier runs made of what the image was before are removed.
-async fn ensure_snapshot(client: &Client, ui: &Ui, image: &ImageName) -> Result<String, CliError> {
+pub(crate) async fn ensure_snapshot(client: &Client, ui: &Ui, image: &ImageName) -> Result<String, CliError> {
     let info: ImageInfo = client.get(&format!("/v1/images/{image}")).await?;
     let tag = parse::image_tag(&info.name, &info.hash)?.to_string();
     let snapshots: Vec<SnapshotInfo> = client.get("/v1/snapshots").await?;

@@ -53,12 +53,22 @@ pub(crate) struct Args {
     /// Configuration (default: /etc/forkd/forkd.toml, where it exists); docs/configuration.md tells its keys
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Log lines as JSON
-    #[arg(long)]
-    log_json: bool,
+    /// How log lines are written, to standard error; FORKD_LOG says which (such as debug, or forkd_engine=debug)
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    log_format: LogFormat,
     /// Leave the session of whoever started it
     #[arg(long, hide = true)]
     detach: bool,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs: one object a line, with the spans that it lies in.
+    Json,
 }
 
 /// The owner's own door, below the root.
@@ -72,7 +82,7 @@ pub(crate) async fn run(args: Args, _context: &Context) -> Result<u8, CliError> 
         // which nobody who passes this flag starts.
         let _ = rustix::process::setsid();
     }
-    log(args.log_json);
+    log(args.log_format);
     let file = config::load(args.config.as_deref())?;
     let listen = if args.listen.is_empty() {
         vec![file.listen.as_deref().unwrap_or(DEFAULT_LISTEN).parse::<Listen>()?]
@@ -120,14 +130,13 @@ fn waiting(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| *n <= 256).ok_or_else(|| "a number from 0 to 256".to_owned())
 }
 
-fn log(json: bool) {
+fn log(format: LogFormat) {
     let filter = EnvFilter::try_from_env("FORKD_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let to_stderr = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second subscriber is impossible: this is the only place that sets one.
-    let _ = if json {
-        to_stderr.json().try_init()
-    } else {
-        to_stderr.with_ansi(std::io::stderr().is_terminal()).try_init()
+    let _ = match format {
+        LogFormat::Json => to_stderr.json().try_init(),
+        LogFormat::Text => to_stderr.with_ansi(std::io::stderr().is_terminal()).try_init(),
     };
 }
 

@@ -10,6 +10,7 @@ use http::{Method, header};
 use serde::Serialize;
 
 use super::branch::{self, How};
+use super::net::NetArgs;
 use super::snapshot_refresh;
 
 use crate::client::{self, Client};
@@ -32,7 +33,7 @@ pub(crate) struct Args {
     #[arg(long, required_unless_present = "from_sandbox")]
     image: Option<ImageName>,
     /// A running sandbox in the place of an image: the same as `forkd branch`
-    #[arg(long, value_name = "ID", conflicts_with_all = ["image", "warm", "warm_file", "warm_timeout", "vcpus", "mem", "cpu", "kernel"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["image", "warm", "warm_file", "warm_timeout", "vcpus", "mem", "cpu", "kernel", "policy"])]
     from_sandbox: Option<SandboxId>,
     /// How a sandbox is written, and whether that is waited for
     #[command(flatten)]
@@ -68,6 +69,8 @@ pub(super) struct Parent {
     /// Kernel (default: the newest in the store)
     #[arg(long, value_name = "NAME")]
     kernel: Option<KernelName>,
+    #[command(flatten)]
+    net: NetArgs,
 }
 
 /// What else is done with snapshots here.
@@ -146,6 +149,7 @@ pub(crate) fn plainly(tag: &str, image: &str, warm: Option<&str>) -> CreateSnaps
         memory_mib: 512,
         cpu: CpuModel::default(),
         warm_timeout_secs: 600,
+        network: None,
     }
 }
 
@@ -165,6 +169,7 @@ impl Parent {
             memory_mib: self.mem,
             cpu: self.cpu.unwrap_or_default(),
             warm_timeout_secs: self.warm_timeout,
+            network: self.net.policy,
             ..plainly(tag, image, warm.as_deref())
         })
     }

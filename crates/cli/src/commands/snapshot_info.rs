@@ -34,6 +34,7 @@ fn render(d: &SnapshotInfoDetail, now: u64) -> String {
         ("agent protocol", d.agent_protocol.to_string()),
         ("state format", d.state_format.map_or_else(|| "unknown".to_owned(), |version| version.to_string())),
         ("depth", d.chain_depth.to_string()),
+        ("secrets", list(&d.secrets)),
         ("ancestors", list(&d.ancestors)),
         ("dependents", list(&d.dependents)),
         ("memory", on_disk(d.memory_logical_bytes, d.memory_physical_bytes)),

@@ -13,7 +13,6 @@ use crate::machine::tools::{self, BUSYBOX, MKE2FS, MMDEBSTRAP, QEMU, SSH, SSH_KE
 use crate::machine::{Dirs, Record, available_mib, qemu_version, total_mib};
 
 const NFT: Tool = Tool { name: "nft", package: "nftables" };
-const IP: Tool = Tool { name: "ip", package: "iproute2" };
 const DEPMOD: Tool = Tool { name: "depmod", package: "kmod" };
 const DPKG_DEB: Tool = Tool { name: "dpkg-deb", package: "dpkg" };
 
@@ -96,7 +95,6 @@ fn missing() -> Vec<Missing> {
         (DEPMOD, Job::Making),
         (DPKG_DEB, Job::Making),
         (NFT, Job::Network),
-        (IP, Job::Network),
     ];
     let mut missing: Vec<_> = wanted
         .into_iter()

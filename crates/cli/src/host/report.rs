@@ -11,6 +11,8 @@ const GIB: u64 = 1 << 30;
 const LEAST_DISK: u64 = 3 * GIB;
 /// With this much there is room for a few images and snapshots.
 const GOOD_DISK: u64 = 15 * GIB;
+/// What follows where something of networks is missing.
+const WITHOUT: &str = "sandboxes run without a network";
 const LEAST_MEMORY_MIB: u64 = 2048;
 const GOOD_MEMORY_MIB: u64 = 4096;
 /// The cgroup controllers that limit sandboxes.
@@ -202,13 +204,19 @@ fn cgroup(controllers: Option<&[String]>) -> Item {
 /// What networks of sandboxes take; without them sandboxes run all the same.
 fn network(missing: &[Missing]) -> Item {
     let found = tools("nftables", Job::Network, Needed::Native, missing);
-    let verdict = if found.verdict == Verdict::Fail { Verdict::Warn } else { found.verdict };
-    Item { verdict, failed: false, ..found }
+    if found.verdict != Verdict::Fail {
+        return found;
+    }
+    let text = format!("{}: {WITHOUT}", found.found);
+    Item { verdict: Verdict::Warn, failed: false, found: text, ..found }
 }
 
 fn tun(tun: bool) -> Item {
-    let (verdict, found) =
-        if tun { (Verdict::Ok, "/dev/net/tun") } else { (Verdict::Warn, "no /dev/net/tun") };
+    let (verdict, found) = if tun {
+        (Verdict::Ok, "/dev/net/tun".to_owned())
+    } else {
+        (Verdict::Warn, format!("no /dev/net/tun: {WITHOUT}"))
+    };
     item("tun", Needed::Native, verdict, found, "modprobe tun")
 }
 

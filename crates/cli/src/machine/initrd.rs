@@ -13,7 +13,7 @@ use super::error::MachineError;
 use super::programs::{PROGRAMS, Programs};
 
 /// Without these there is no machine.
-const REQUIRED: [&str; 14] = [
+const REQUIRED: [&str; 18] = [
     "virtio_pci",
     "virtio_blk",
     "virtio_net",
@@ -28,15 +28,18 @@ const REQUIRED: [&str; 14] = [
     "nft_nat",
     "nft_masq",
     "nft_ct",
+    "nft_reject_inet",
+    "nft_connlimit",
+    "nf_conntrack_netlink",
+    "sch_tbf",
 ];
 
 /// What a rule set or a sandbox may use beside; a kernel may lack some.
-const WELCOME: [&str; 16] = [
+const WELCOME: [&str; 14] = [
     "virtio_rng",
     "nft_redir",
     "nft_limit",
     "nft_log",
-    "nft_reject_inet",
     "nft_fib_inet",
     "nft_numgen",
     "nft_quota",
@@ -45,7 +48,6 @@ const WELCOME: [&str; 16] = [
     "loop",
     "inet_diag",
     "tcp_diag",
-    "sch_tbf",
     "sch_ingress",
     "act_mirred",
 ];

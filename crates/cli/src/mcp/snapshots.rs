@@ -53,6 +53,7 @@ impl Server {
             memory_mib: asked.memory_mib,
             cpu: CpuModel::default(),
             warm_timeout_secs: WARM_SECS,
+            network: None,
         };
         answer::one(self.client.post::<_, SnapshotInfo>("/v1/snapshots", &request).await)
     }

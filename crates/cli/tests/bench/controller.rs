@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use axum::extract::{Path, State};
+use axum::body::Bytes;
+use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
+use base64::Engine as _;
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 
 /// The most children that this controller has room for.
@@ -56,6 +59,8 @@ impl Controller {
             .route("/v1/sandboxes/{id}/branch", post(branch))
             .route("/v1/sandboxes/{id}/eval", post(eval))
             .route("/v1/sandboxes/{id}/exec", post(exec))
+            .route("/v1/sandboxes/{id}/tunnel/{to}", post(tunnel))
+            .route("/v1/sandboxes/{id}/agent/process.Process/Start", post(start))
             .route("/v1/sandboxes/{id}/stats", get(move || async { Json(stats) }))
             .with_state(Arc::clone(&life));
         let url = runtime.block_on(async {
@@ -249,6 +254,45 @@ async fn eval(State(life): State<Arc<Life>>, Json(request): Json<Value>) -> Json
 }
 
 async fn exec(Json(request): Json<Value>) -> Json<Value> {
-    assert_eq!(request["args"][0], "python3");
-    Json(json!({ "stdout": "2\n", "stderr": "", "exit_code": 0, "truncated": false, "timed_out": false }))
+    assert!(["python3", "true"].contains(&request["args"][0].as_str().unwrap()));
+    Json(json!({
+        "stdout": "2\n", "stderr": "", "exit_code": 0, "truncated": false, "timed_out": false, "micros": 5
+    }))
+}
+
+/// Sends back what it is sent, or zeroes.
+async fn tunnel(Path((_, to)): Path<(String, String)>, mut request: Request) -> Response {
+    let upgrade = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let (mut read, mut write) = tokio::io::split(TokioIo::new(upgrade.await.unwrap()));
+        if to == "echo" {
+            drop(tokio::io::copy(&mut read, &mut write).await);
+        } else {
+            drop(tokio::io::copy(&mut tokio::io::repeat(0), &mut write).await);
+        }
+    });
+    let headers = [("connection", "upgrade"), ("upgrade", "forkd-tunnel")];
+    (StatusCode::SWITCHING_PROTOCOLS, headers).into_response()
+}
+
+/// The output of `head`, as the agent streams it.
+async fn start(body: Bytes) -> Vec<u8> {
+    let asked: Value = serde_json::from_slice(&body[5..]).unwrap();
+    let bytes = asked["process"]["args"][1].as_str().unwrap().parse::<usize>().unwrap();
+    let envelope = |flags: u8, value: Value| {
+        let text = value.to_string();
+        let length = u32::try_from(text.len()).unwrap().to_be_bytes();
+        [&[flags][..], &length, text.as_bytes()].concat()
+    };
+    let data = base64::engine::general_purpose::STANDARD.encode(vec![0; bytes]);
+    [
+        envelope(0, json!({ "event": { "start": { "pid": 7 } } })),
+        envelope(0, json!({ "event": { "data": { "stdout": data } } })),
+        envelope(
+            0,
+            json!({ "event": { "end": { "exitCode": 0, "exited": true, "status": "exit status 0" } } }),
+        ),
+        envelope(2, json!({})),
+    ]
+    .concat()
 }

@@ -6,6 +6,7 @@
 mod branch;
 mod chain;
 mod controller;
+mod exec;
 
 use serde_json::{Value, json};
 

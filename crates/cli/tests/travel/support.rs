@@ -150,8 +150,10 @@ fn snapshot(store: &Store, tag: &str, parent: Option<&SnapshotRecord>, pages: &[
         pause_ms: None,
         workload_pause_ms: None,
         limits: Default::default(),
+        network: None,
         branched_from: None,
         agent_protocol: 1,
+        secrets: Vec::new(),
         below,
     };
     draft.publish(meta).unwrap()

@@ -9,7 +9,8 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::error::E2bError;
-use super::shapes::{NetworkConfig, NewSandbox, Sandbox};
+use super::network::policy;
+use super::shapes::{NewSandbox, Sandbox};
 use super::{Caller, Json, Of};
 use crate::access::{self, snapshot_of};
 use crate::service::Service;
@@ -53,6 +54,7 @@ async fn make(
     let memory = engine.snapshot(tag.clone()).await.map_err(|e| no_template_or(e, &tag))?.memory_mib;
     let room = service.quotas().admit_forks(engine, caller.tenant.as_deref(), 1, memory)?;
     let private = new.network.as_ref().and_then(|network| network.allow_public_traffic) == Some(false);
+    let network = policy(new.network.as_ref(), new.allow_internet_access)?;
     let asked = CreateSandboxes {
         env: new.env_vars.unwrap_or_default(),
         settings: SandboxSettings {
@@ -60,7 +62,9 @@ async fn make(
             timeout_secs: Some(new.timeout.unwrap_or(timeout)),
             on_timeout: if new.auto_pause == Some(true) { OnTimeout::Pause } else { OnTimeout::Kill },
             auto_resume: new.auto_resume.is_some_and(|auto| auto.enabled),
+            idle_timeout_secs: None,
         },
+        network,
         tenant: caller.tenant,
         ..CreateSandboxes::of(tag.as_str())
     };
@@ -83,28 +87,7 @@ fn check(new: &NewSandbox) -> Result<(), E2bError> {
     if new.volume_mounts.as_ref().is_some_and(|mounts| !mounts.is_empty()) {
         return Err(E2bError::not_served("volumeMounts"));
     }
-    new.network.as_ref().map_or(Ok(()), check_network)
-}
-
-/// Sandboxes reach nothing: what denies is kept already, and what would have to be allowed is refused.
-pub(super) fn check_network(network: &NetworkConfig) -> Result<(), E2bError> {
-    let given = |list: &Option<Vec<String>>| list.as_ref().is_some_and(|list| !list.is_empty());
-    if given(&network.allow_out) {
-        return Err(E2bError::not_served("network.allowOut"));
-    }
-    match network.more.iter().find(|(_, value)| !is_nothing(value)) {
-        Some((name, _)) => Err(E2bError::not_served(&format!("network.{name}"))),
-        None => Ok(()),
-    }
-}
-
-fn is_nothing(value: &serde_json::Value) -> bool {
-    match value {
-        serde_json::Value::Null => true,
-        serde_json::Value::Array(list) => list.is_empty(),
-        serde_json::Value::Object(map) => map.is_empty(),
-        _ => false,
-    }
+    Ok(())
 }
 
 fn no_template(id: &str) -> E2bError {

@@ -6,8 +6,9 @@ use forkd_engine::Engine;
 use http::StatusCode;
 use serde::Deserialize;
 
-use super::create::{answer, check_network};
+use super::create::answer;
 use super::error::E2bError;
+use super::network::policy;
 use super::shapes::{NetworkConfig, Sandbox, state_of};
 use super::{Json, Of};
 
@@ -118,10 +119,9 @@ pub(super) async fn network(
     Json(network): Json<NetworkConfig>,
 ) -> Result<StatusCode, E2bError> {
     alive(&engine, &id)?;
-    if network.allow_internet_access == Some(true) {
-        return Err(E2bError::not_served("allow_internet_access"));
-    }
-    check_network(&network)?;
+    // All of it is replaced: what is not denied any more is open.
+    let policy = policy(Some(&network), network.allow_internet_access)?;
+    engine.set_network(&id, policy.unwrap_or_default()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -4,6 +4,7 @@
 //!   key        who may ask
 //!   shapes     the objects, with the names that clients require
 //!   error      refusals, as clients parse them
+//!   network    what may leave a sandbox, in clients' words
 //!   create, life, list, snapshots, insight      the calls
 //! ```
 //!
@@ -15,6 +16,7 @@ mod insight;
 mod key;
 mod life;
 mod list;
+mod network;
 mod shapes;
 mod snapshots;
 

@@ -2,16 +2,18 @@
 
 use axum::body::Body;
 use axum::extract::State;
+use axum::response::Response;
 use forkd_engine::Engine;
-use forkd_protocol::names::{ImageName, KernelName};
-use forkd_protocol::rest::{ErrorBody, ImageInfo, KernelInfo};
-use http::StatusCode;
+use forkd_protocol::names::{ImageName, KernelName, Tag};
+use forkd_protocol::rest::{ErrorBody, ImageInfo, ImageOfSnapshot, KernelInfo};
+use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::error::ApiError;
-use crate::extract::{Name, Query};
-use crate::upload::decompressed;
+use crate::extract::{Json, Name, Query};
+use crate::progress::{self, Done};
+use crate::upload::{Counted, decompressed};
 
 /// How an image was made.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -42,7 +44,8 @@ pub(crate) async fn image(
 
 /// Keep an image
 ///
-/// The body is an ext4 file system, raw or without its holes (docs/snapshot-format.md), compressed with zstd.
+/// The body is an ext4 file system, raw or without its holes (docs/snapshot-format.md), compressed with zstd. With
+/// `Accept: text/event-stream` the answer tells how much has been taken in, while the body is still being sent.
 #[utoipa::path(
     put, path = "/v1/images/{name}", operation_id = "put_image", tag = "images", params(("name" = String, Path), Origin),
     request_body(content = Vec<u8>, content_type = "application/zstd"),
@@ -52,9 +55,36 @@ pub(crate) async fn put_image(
     State(engine): State<Engine>,
     Name(name): Name<ImageName>,
     Query(Origin { origin }): Query<Origin>,
+    headers: HeaderMap,
     body: Body,
+) -> Result<Response, ApiError> {
+    let (tell, progress) = progress::channel();
+    let from = Counted::new(decompressed(body)?, tell);
+    let taking = async move {
+        let image = engine.put_image(name, origin, from).await?;
+        Ok(Done::created(&image.name.clone(), image))
+    };
+    progress::answer(&headers, progress, taking).await
+}
+
+/// Make an image of what the disk of a snapshot holds
+///
+/// Without what was in memory: processes, files on tmpfs. The file system was in use, and its journal is replayed when it
+/// is next mounted.
+#[utoipa::path(
+    post, path = "/v1/snapshots/{tag}/image", tag = "images", params(("tag" = String, Path)),
+    request_body = ImageOfSnapshot,
+    responses(
+        (status = 201, body = ImageInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody), (status = 507, body = ErrorBody)
+    )
+)]
+pub(crate) async fn image_of_snapshot(
+    State(engine): State<Engine>,
+    Name(tag): Name<Tag>,
+    Json(ImageOfSnapshot { name, origin }): Json<ImageOfSnapshot>,
 ) -> Result<(StatusCode, axum::Json<ImageInfo>), ApiError> {
-    let image = engine.put_image(name, origin, decompressed(body)?).await?;
+    let image = engine.image_of_snapshot(tag, name.parse()?, origin).await?;
     Ok((StatusCode::CREATED, axum::Json(image)))
 }
 

@@ -1,17 +1,18 @@
 //! Snapshots that leave and arrive, object by object (docs/snapshot-format.md).
 
 use axum::extract::State;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use forkd_engine::Engine;
 use forkd_protocol::digest::Digest;
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::{Bundle, ErrorBody, ImportStatus, Imported};
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use crate::error::ApiError;
 use crate::extract::{Name, Names, Query, Whole};
+use crate::progress::{self, Done};
 
 /// What of a snapshot.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -135,7 +136,8 @@ pub(crate) async fn put_object(
 
 /// Check everything that arrived and make the snapshot visible
 ///
-/// Its ancestors get their tags where these are free. Where something is missing or wrong, nothing becomes visible.
+/// Its ancestors get their tags where these are free. Where something is missing or wrong, nothing becomes visible. With
+/// `Accept: text/event-stream` as for making a snapshot.
 #[utoipa::path(
     post, path = "/v1/imports/{id}/commit", operation_id = "commit_import", tag = "bundles", params(("id" = String, Path), Called),
     responses(
@@ -147,6 +149,14 @@ pub(crate) async fn commit(
     State(engine): State<Engine>,
     Name(id): Name<Digest>,
     Query(called): Query<Called>,
-) -> Result<(StatusCode, axum::Json<Imported>), ApiError> {
-    Ok((StatusCode::CREATED, axum::Json(engine.commit_import(id, called.tag()?).await?)))
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let tag = called.tag()?;
+    let (tell, progress) = progress::channel();
+    let committing = async move {
+        tell.line("checking everything that arrived".to_owned());
+        let imported = engine.commit_import(id, tag).await?;
+        Ok(Done::created(&imported.snapshot.tag.clone(), imported))
+    };
+    progress::answer(&headers, progress, committing).await
 }

@@ -1,19 +1,19 @@
 //! Snapshots as chains: what one consists of, flattening, cleaning up, checking.
 
 use axum::extract::State;
-use axum::response::IntoResponse;
+use axum::response::Response;
 use forkd_engine::Engine;
 use forkd_protocol::names::Tag;
 use forkd_protocol::rest::{
     CollectGarbage, CompactSnapshot, ErrorBody, GarbageReport, SnapshotInfo, SnapshotInfoDetail,
     VerifyReport, VerifySnapshots,
 };
-use http::StatusCode;
+use http::HeaderMap;
 
 use crate::access::Caller;
-use crate::audit::Made;
 use crate::error::ApiError;
 use crate::extract::{Json, Name, Query};
+use crate::progress::{self, Done};
 use crate::service::Service;
 
 /// Everything about a snapshot
@@ -30,7 +30,7 @@ pub(crate) async fn info(
 
 /// Make a flat snapshot of one that lies on others
 ///
-/// It restores to the same machine and needs nothing of the chain.
+/// It restores to the same machine and needs nothing of the chain. With `Accept: text/event-stream` as for making one.
 #[utoipa::path(
     post, path = "/v1/snapshots/{tag}/compact", operation_id = "compact_snapshot", tag = "snapshots", params(("tag" = String, Path)),
     request_body = CompactSnapshot,
@@ -44,14 +44,19 @@ pub(crate) async fn compact(
     State(service): State<Service>,
     caller: Caller,
     Name(tag): Name<Tag>,
+    headers: HeaderMap,
     Json(request): Json<CompactSnapshot>,
-) -> Result<impl IntoResponse, ApiError> {
+) -> Result<Response, ApiError> {
     let to: Tag = request.to.parse()?;
     caller.check_new_tag(&to)?;
-    let making = service.engine().compact_snapshot(tag, request);
-    let made = service.making(caller.tenant.as_deref(), &to, making).await?;
-    let made = SnapshotInfo { tenant: caller.tenant, ..made };
-    Ok((StatusCode::CREATED, axum::Extension(Made(vec![made.tag.clone()])), axum::Json(made)))
+    let (tell, progress) = progress::channel();
+    let making = async move {
+        tell.line(format!("writing {to}, a flat snapshot of {tag}"));
+        let making = service.engine().compact_snapshot(tag, request);
+        let made = service.making(caller.tenant.as_deref(), &to, making).await?;
+        Ok(Done::created(to.as_str(), SnapshotInfo { tenant: caller.tenant, ..made }))
+    };
+    progress::answer(&headers, progress, making).await
 }
 
 /// Remove content that nothing names

@@ -108,6 +108,7 @@ pub(crate) async fn tunnel(
     let to = request.uri().path().rsplit('/').next().unwrap_or_default();
     let mut guest = match to {
         "echo" => engine.open_echo(&id).await?,
+        "source" => engine.open_source(&id).await?,
         port => engine.open_port(&id, port_of(port)?).await?,
     };
     let client = hyper::upgrade::on(&mut request);

@@ -1,14 +1,14 @@
 //! Sandboxes, and what is done in them.
 
 use axum::extract::State;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use forkd_engine::{Engine, EngineError};
 use forkd_protocol::names::{SandboxId, Tag};
 use forkd_protocol::rest::{
     AllStats, BranchRequest, CreateSandboxes, ErrorBody, EvalRequest, EvalResponse, ExecRequest,
     ExecResponse, PingResponse, SandboxInfo, SandboxStats, SnapshotInfo,
 };
-use http::{StatusCode, header};
+use http::{HeaderMap, StatusCode, header};
 
 use crate::access::{Caller, Promise, sandbox_of, snapshot_of};
 use crate::audit::Made;
@@ -16,6 +16,8 @@ use crate::claims::branch_tag;
 use crate::error::ApiError;
 use crate::extract::{Json, Name, Query};
 use crate::list::SandboxFilter;
+use crate::progress::{self, Done};
+use crate::routes::secrets::note_carried;
 use crate::service::Service;
 
 /// All sandboxes that the caller may see, oldest first
@@ -65,16 +67,39 @@ pub(crate) async fn forked(
     mut asked: CreateSandboxes,
 ) -> Result<Vec<SandboxInfo>, ApiError> {
     asked.tenant = caller.tenant_of_new(asked.tenant)?;
+    check_published(caller, &asked)?;
+    let mut carrying = None;
     if caller.is_bound()
         && let Some(source) = asked.from_sandbox.take().filter(|_| asked.snapshot_tag.is_empty())
     {
-        let made = branched(service, caller, &source.parse()?, BranchRequest::default()).await?;
-        asked.snapshot_tag = made.tag;
+        let with_secrets = std::mem::take(&mut asked.with_secrets);
+        let source = source.parse()?;
+        let request = BranchRequest { with_secrets, ..BranchRequest::default() };
+        asked.snapshot_tag = branched(service, caller, &source, request).await?.tag;
+        carrying = with_secrets.then_some(source);
+    } else if let Some(source) = asked.from_sandbox.as_deref().filter(|_| asked.with_secrets) {
+        note_carried(service, caller, &source.parse()?).await?;
     }
     let room = room(service, caller, &asked).await?;
-    let children = service.engine().fork(asked).await?;
+    let engine = service.engine();
+    let children = match &carrying {
+        Some(source) => engine.fork_inheriting(asked, source).await?,
+        None => engine.fork(asked).await?,
+    };
     drop(room);
     Ok(children)
+}
+
+/// Addresses that other computers reach are the operator's to give.
+fn check_published(caller: &Caller, asked: &CreateSandboxes) -> Result<(), ApiError> {
+    let outside = asked.publish.iter().find(|port| !port.host.ip().is_loopback());
+    match outside.filter(|_| caller.is_bound()) {
+        None => Ok(()),
+        Some(port) => {
+            let text = format!("this token is bound, and publishes on loopback only, not at {}", port.host);
+            Err(ApiError::new(StatusCode::FORBIDDEN, "token_is_bound", text))
+        }
+    }
 }
 
 /// The children's room in their tenant's quota; the snapshot has to be one that the caller may use.
@@ -120,7 +145,8 @@ pub(crate) async fn kill(
 
 /// Make a snapshot of a running sandbox, which runs on
 ///
-/// 202 where the request does not wait: the snapshot is `writing` until it is `ready` or `failed`.
+/// 202 where the request does not wait: the snapshot is `writing` until it is `ready` or `failed`. With
+/// `Accept: text/event-stream` as for making one; a client that leaves changes nothing.
 #[utoipa::path(
     post, path = "/v1/sandboxes/{id}/branch", operation_id = "branch_sandbox", tag = "sandboxes", params(("id" = String, Path)), request_body = BranchRequest,
     responses(
@@ -133,11 +159,17 @@ pub(crate) async fn branch(
     State(service): State<Service>,
     caller: Caller,
     Name(id): Name<SandboxId>,
+    headers: HeaderMap,
     Json(request): Json<BranchRequest>,
-) -> Result<impl IntoResponse, ApiError> {
-    let made = branched(&service, &caller, &id, request).await?;
-    let status = if made.status == "writing" { StatusCode::ACCEPTED } else { StatusCode::CREATED };
-    Ok((status, axum::Extension(Made(vec![made.tag.clone()])), axum::Json(made)))
+) -> Result<Response, ApiError> {
+    let (tell, progress) = progress::channel();
+    let making = async move {
+        tell.line(format!("branching {id}"));
+        let made = branched(&service, &caller, &id, request).await?;
+        let status = if made.status == "writing" { StatusCode::ACCEPTED } else { StatusCode::CREATED };
+        Ok(Done { status, made: vec![made.tag.clone()], body: made })
+    };
+    progress::answer(&headers, progress, making).await
 }
 
 /// Branches a sandbox that the caller may see. The snapshot is whose the sandbox is.
@@ -148,6 +180,9 @@ pub(crate) async fn branched(
     mut asked: BranchRequest,
 ) -> Result<SnapshotInfo, ApiError> {
     let tenant = sandbox_of(service.engine(), caller, id)?.tenant;
+    if asked.with_secrets {
+        note_carried(service, caller, id).await?;
+    }
     if tenant.is_none() && !caller.is_bound() {
         return Ok(service.engine().branch(id, asked).await?);
     }

@@ -52,7 +52,8 @@ pub(crate) async fn create(
     headers: HeaderMap,
     Json(request): Json<CreateSnapshot>,
 ) -> Result<Response, ApiError> {
-    let (sender, receiver) = progress::channel();
+    let (tell, receiver) = progress::channel();
+    let sender = tell.into_sender();
     if !caller.is_bound() {
         let engine = service.engine().clone();
         let making = async move { Ok(created(engine.create_snapshot(request, sender).await?)) };
@@ -96,7 +97,8 @@ pub(crate) async fn refresh(
         let text = "a token that is bound to a tenant or to tags refreshes a snapshot under its own tag only";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "tag_not_allowed", text));
     }
-    let (sender, receiver) = progress::channel();
+    let (tell, receiver) = progress::channel();
+    let sender = tell.into_sender();
     let making = async move { Ok(created(engine.refresh_snapshot(tag, request, sender).await?)) };
     progress::answer(&headers, receiver, making).await
 }

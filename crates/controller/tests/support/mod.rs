@@ -4,7 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -18,7 +18,8 @@ use tempfile::TempDir;
 pub struct Controller {
     pub address: SocketAddr,
     pub folder: TempDir,
-    _runtime: tokio::runtime::Runtime,
+    bounds: Bounds,
+    runtime: tokio::runtime::Runtime,
 }
 
 pub struct Answer {
@@ -81,11 +82,20 @@ impl Controller {
     }
 
     fn open(folder: TempDir, bounds: Bounds) -> Self {
-        let root = folder.path().join("root");
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let address = runtime.block_on(async {
-            let config = EngineConfig::plain(root, folder.path().join("libexec"), bounds);
+        let runtime = runtime();
+        let address = Self::serve(&runtime, folder.path(), bounds);
+        Self { address, folder, bounds, runtime }
+    }
+
+    /// Another controller takes the place of this one, which lets go of everything.
+    pub fn restart(&mut self) {
+        std::mem::replace(&mut self.runtime, runtime()).shutdown_timeout(Duration::from_secs(30));
+        self.address = Self::serve(&self.runtime, self.folder.path(), self.bounds);
+    }
+
+    fn serve(runtime: &tokio::runtime::Runtime, folder: &Path, bounds: Bounds) -> SocketAddr {
+        runtime.block_on(async {
+            let config = EngineConfig::plain(folder.join("root"), folder.join("libexec"), bounds);
             let engine = Engine::open(config).await.unwrap();
             let service = forkd_controller::Service::open(engine, Default::default()).await.unwrap();
             let doors = forkd_controller::Doors {
@@ -96,8 +106,7 @@ impl Controller {
             let address = bound.addresses()[0];
             tokio::spawn(bound.serve(service, forkd_controller::Drain::default()));
             address
-        });
-        Self { address, folder, _runtime: runtime }
+        })
     }
 
     /// Sends a request exactly as written, which no client library would for some of them.
@@ -137,6 +146,10 @@ impl Controller {
     pub fn put(&self, path: &str, body: &[u8]) -> Answer {
         self.send("PUT", path, &[("Content-Type", "application/zstd")], body)
     }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
 fn unchunk(mut body: &[u8]) -> Vec<u8> {

@@ -21,12 +21,12 @@ fn tap() -> (File, UnixDatagram) {
 }
 
 fn fresh() -> NetResources {
-    NetResources { tap: tap().0 }
+    NetResources { tap: Some(tap().0) }
 }
 
 fn boot_with_wire() -> (Guest<Net>, UnixDatagram) {
     let (tap, wire) = tap();
-    (Guest::booted(Net::with_mac(MAC, NetResources { tap }).unwrap()), wire)
+    (Guest::booted(Net::with_mac(MAC, NetResources { tap: Some(tap) }).unwrap()), wire)
 }
 
 fn boot() -> Guest<Net> {
@@ -113,10 +113,28 @@ fn a_restored_device_is_closed_again() {
     let (mut guest, _wire) = boot_with_wire();
     guest.transport.device_mut().open_gate().unwrap();
     let (tap, wire) = tap();
-    let mut child = guest.child(guest.transport.save(), NetResources { tap });
+    let mut child = guest.child(guest.transport.save(), NetResources { tap: Some(tap) });
     let buffer = child.buffer_of(&frame(60, 1));
     child.request(TX, &[buffer]);
     assert!(nothing_on(&wire));
+    child.transport.device_mut().open_gate().unwrap();
+    child.request(TX, &[buffer]);
+    assert!(!nothing_on(&wire));
+}
+
+#[test]
+fn a_device_without_a_tap_leads_nowhere_and_takes_one_after_a_restore() {
+    let mut guest = Guest::booted(Net::with_mac(MAC, NetResources { tap: None }).unwrap());
+    guest.transport.device_mut().open_gate().unwrap();
+    let (buffer, place) = (guest.buffer_of(&frame(60, 1)), guest.alloc(2048));
+    guest.add(RX, &[writable(place, 2048)]).unwrap();
+    guest.request(TX, &[buffer]);
+    guest.settle();
+    assert!(guest.take_used(RX).is_none());
+    let net = guest.transport.device();
+    assert_eq!((net.dropped(), net.is_open(), guest.faults.count()), (1, false, 0));
+    let (tap, wire) = tap();
+    let mut child = guest.child(guest.transport.save(), NetResources { tap: Some(tap) });
     child.transport.device_mut().open_gate().unwrap();
     child.request(TX, &[buffer]);
     assert!(!nothing_on(&wire));

@@ -13,9 +13,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use forkd_protocol::guest::{
-    Continuation, Eval, Evaluated, Exec, Executed, Frozen, GUEST_VERSION, GuestRefusal, Health, Identified,
-    Identity, PATH_CONTINUE, PATH_EVAL, PATH_EXEC, PATH_FREEZE, PATH_HEALTH, PATH_IDENTITY, PATH_THAW,
-    PATH_TUNNEL, PATH_WARM, PORT_NOT_OPEN, PythonError, TUNNEL_PROTOCOL, Warm,
+    Continuation, Eval, Evaluated, Exec, Executed, Frozen, GUEST_VERSION, GiveSecrets, GuestRefusal,
+    GuestSecret, Health, Identified, Identity, PATH_CONTINUE, PATH_EVAL, PATH_EXEC, PATH_FREEZE, PATH_HEALTH,
+    PATH_IDENTITY, PATH_SECRETS, PATH_THAW, PATH_TUNNEL, PATH_WARM, PORT_NOT_OPEN, PythonError,
+    TUNNEL_PROTOCOL, Thaw, Warm,
 };
 use futures::stream;
 use http::{Request, Response, StatusCode};
@@ -37,6 +38,7 @@ struct Agent {
     identity: Mutex<String>,
     connections: AtomicU64,
     frozen: AtomicBool,
+    secrets: Mutex<Vec<GuestSecret>>,
     last_words: Option<File>,
 }
 
@@ -47,6 +49,7 @@ pub(crate) fn serve(listener: UnixListener, last_words: Option<File>, mood: Stri
         identity: Mutex::default(),
         connections: AtomicU64::new(0),
         frozen: AtomicBool::new(restored),
+        secrets: Mutex::default(),
         last_words,
     });
     std::thread::spawn(move || {
@@ -95,10 +98,8 @@ impl Agent {
             PATH_IDENTITY => self.take_identity(request).await,
             PATH_CONTINUE => self.go_on(request).await,
             PATH_FREEZE => self.freeze().await,
-            PATH_THAW => {
-                self.frozen.store(false, Ordering::Relaxed);
-                Ok(json(&serde_json::json!({})))
-            }
+            PATH_THAW => self.thaw(request).await,
+            PATH_SECRETS => self.take_secrets(request).await,
             PATH_WARM => warm(request).await,
             PATH_EVAL => eval(request).await,
             PATH_EXEC => self.exec(request).await,
@@ -123,6 +124,8 @@ impl Agent {
             warm: true,
             numpy_version: Some("2.0".to_owned()),
             frozen: false,
+            // Of the mood that keeps something running.
+            processes: u64::from(self.mood == "working"),
         })
     }
 
@@ -138,6 +141,9 @@ impl Agent {
         }
         if let Ok(mut own) = self.identity.lock() {
             *own = identity.id;
+        }
+        if let Ok(mut own) = self.secrets.lock() {
+            *own = identity.secrets;
         }
         self.frozen.store(false, Ordering::Relaxed);
         Ok(json(&Identified { steps: vec![("names".to_owned(), 1)] }))
@@ -155,12 +161,44 @@ impl Agent {
         }
     }
 
+    /// As the agent does: what is not given again is gone.
+    async fn thaw(&self, request: Request<Incoming>) -> Anyhow<Response<Body>> {
+        let thaw: Thaw = body(request).await?;
+        if self.frozen.swap(false, Ordering::Relaxed)
+            && let Ok(mut own) = self.secrets.lock()
+        {
+            *own = thaw.secrets;
+        }
+        Ok(json(&serde_json::json!({})))
+    }
+
+    async fn take_secrets(&self, request: Request<Incoming>) -> Anyhow<Response<Body>> {
+        let given: GiveSecrets = body(request).await?;
+        if let Ok(mut own) = self.secrets.lock() {
+            own.retain(|old| given.secrets.iter().all(|new| new.name != old.name));
+            own.extend(given.secrets);
+        }
+        Ok(json(&serde_json::json!({})))
+    }
+
+    fn shown_secrets(&self) -> String {
+        let own = self.secrets.lock().map(|own| own.clone()).unwrap_or_default();
+        let text = |secret: &GuestSecret| {
+            let value = STANDARD.decode(&secret.value_base64).unwrap_or_default();
+            format!("{}={}", secret.name, String::from_utf8_lossy(&value))
+        };
+        own.iter().map(text).collect::<Vec<_>>().join(" ")
+    }
+
     async fn freeze(&self) -> Anyhow<Response<Body>> {
         match self.mood.as_str() {
             "no-freeze" => Ok(refusal(StatusCode::CONFLICT, "guest_did_not_freeze", "still running")),
             "stall-at-freeze" => Ok(stall().await),
             _ => {
                 self.frozen.store(true, Ordering::Relaxed);
+                if let Ok(mut own) = self.secrets.lock() {
+                    own.clear();
+                }
                 Ok(json(&Frozen { micros: 1 }))
             }
         }
@@ -171,6 +209,7 @@ impl Agent {
         let verb = exec.args.first().map(String::as_str).unwrap_or_default();
         Ok(match verb {
             "connections" => executed(self.connections.load(Ordering::Relaxed).to_string().as_bytes()),
+            "secrets" => executed(self.shown_secrets().as_bytes()),
             "frozen" => executed(self.frozen.load(Ordering::Relaxed).to_string().as_bytes()),
             "bytes" => executed(&(0..=255).collect::<Vec<u8>>()),
             "stall" => stall().await,
@@ -274,6 +313,7 @@ fn executed(stdout: &[u8]) -> Response<Body> {
         stderr_base64: String::new(),
         truncated: false,
         timed_out: false,
+        micros: 1,
     })
 }
 

@@ -85,7 +85,7 @@ impl Monitor {
             Request::Snapshot(snapshot) => self.write(&snapshot, fds).or_else(unless_full),
             Request::Changed { roles } => self.tell_changed(&roles, fds),
             // It dies with whoever had it frozen, or is thawed by the next.
-            Request::Guard { .. } | Request::Unguard => Ok(Reply::Done { micros: 1 }),
+            Request::Guard { .. } | Request::Unguard | Request::OpenNetwork => Ok(Reply::Done { micros: 1 }),
             Request::Stop => exit(0),
         }
     }

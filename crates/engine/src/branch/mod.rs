@@ -95,12 +95,14 @@ pub(crate) fn meta_over(store: &Store, manifest: &Manifest) -> Result<SnapshotMe
         memory_mib: manifest.memory_mib,
         cpu: manifest.cpu,
         limits: manifest.limits,
+        network: manifest.network.clone(),
         warm: manifest.warm.clone(),
         timing: SnapshotTiming::default(),
         pause_ms: None,
         workload_pause_ms: None,
         branched_from: None,
         agent_protocol: manifest.agent_protocol,
+        secrets: manifest.secrets.clone(),
         below: None,
     })
 }

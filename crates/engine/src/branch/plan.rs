@@ -16,6 +16,7 @@ pub(super) struct Plan {
     pub(super) mode: BranchMode,
     pub(super) wait: bool,
     pub(super) measure: bool,
+    pub(super) with_secrets: bool,
 }
 
 impl Plan {
@@ -52,7 +53,7 @@ impl Plan {
             return Err(BranchError::OtherParent(forked_from.to_owned()).into());
         }
         let tag = asked.tag.filter(|tag| !tag.is_empty()).unwrap_or_else(|| made_up(id));
-        Ok(Self { tag: tag.parse()?, mode, wait, measure })
+        Ok(Self { tag: tag.parse()?, mode, wait, measure, with_secrets: asked.with_secrets })
     }
 }
 

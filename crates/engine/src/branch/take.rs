@@ -7,7 +7,7 @@ use forkd_host::cgroup::Cgroup;
 use forkd_protocol::control::{BRANCH_VERSION, MemoryMode, WriterEnd};
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
-use forkd_protocol::rest::{BranchMode, Limits, SnapshotInfo, SnapshotTiming};
+use forkd_protocol::rest::{BranchMode, Limits, NetworkPolicy, SnapshotInfo, SnapshotTiming};
 use forkd_store::{Below, LayerRef, SnapshotDraft, SnapshotMeta, Template};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -46,6 +46,10 @@ pub(super) struct Taken {
     headroom: Option<Headroom>,
     /// Its children have the same.
     limits: Limits,
+    /// Its children have the same.
+    network: Option<NetworkPolicy>,
+    /// Names of those that are or were in its memory.
+    secrets: Vec<String>,
     /// The source's row, and the layers that it names, stay until this is published.
     _keeps_row: OwnedRwLockReadGuard<()>,
 }
@@ -87,6 +91,9 @@ impl Taken {
     ) -> Result<Self, EngineError> {
         let turn = handle.turns.disk.lock().await;
         handle.check_running()?;
+        let secrets = handle
+            .settings
+            .look(|s| s.secrets.check_branch(&handle.id, plan.with_secrets).map(|()| s.secrets.names()))?;
         let keeps_row = Arc::clone(&handle.turns.publishing).read_owned().await;
         let (beginning, of, tag) = (Arc::clone(shared), handle.clone(), plan.tag.clone());
         let (mode, measure) = (memory_mode(plan.mode), plan.measure);
@@ -173,6 +180,8 @@ impl Taken {
             changed,
             headroom,
             limits,
+            network: handle.settings.look(|settings| settings.network.clone()),
+            secrets,
             _keeps_row: keeps_row,
         })
     }
@@ -181,6 +190,7 @@ impl Taken {
     pub(super) fn provisional(&self, shared: &Shared, plan: &Plan) -> SnapshotInfo {
         let mut info = shared.store.provisional(&plan.tag, &self.template.manifest);
         info.branched_from = Some(self.source.clone());
+        info.secrets.clone_from(&self.secrets);
         info.pause_ms = Some(millis(self.vm_pause));
         info.workload_pause_ms = Some(millis(self.workload_pause));
         info
@@ -206,6 +216,8 @@ impl Taken {
             workload_pause_ms: Some(millis(self.workload_pause)),
             branched_from: Some(self.source.clone()),
             limits: self.limits,
+            network: self.network.take(),
+            secrets: self.secrets.clone(),
             below: Some(Below {
                 parent: self.parent.take().unwrap_or_else(|| self.template.id.clone()),
                 memory: if flat { Vec::new() } else { manifest.memory.clone() },

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use forkd_protocol::error::chain;
-use forkd_protocol::guest::{Identified, PATH_IDENTITY};
+use forkd_protocol::guest::network::GuestNetwork;
+use forkd_protocol::guest::{GuestSecret, Identified, Identity, PATH_IDENTITY};
 use forkd_protocol::names::SandboxId;
-use forkd_protocol::rest::{self, ForkTiming};
+use forkd_protocol::rest::{self, ForkTiming, NetworkPolicy};
 use forkd_store::OpenSnapshot;
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -19,6 +20,7 @@ use crate::fault;
 use crate::guest::{Guest, GuestError, Limits, SMALL_ANSWER};
 use crate::identity::{EntropyError, new_identity};
 use crate::monitor::{Launcher, Monitor, MonitorError, RunDir};
+use crate::network::Networks;
 use crate::sandbox::Born;
 
 /// First pause before a guest that accepts no connection is tried again; it doubles up to [`RETRY_MAX`].
@@ -31,13 +33,17 @@ const STATUS_BOUND: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) launcher: Arc<Launcher>,
+    pub(super) networks: Arc<Networks>,
     pub(super) snapshot: Arc<OpenSnapshot>,
     pub(super) permits: Arc<Semaphore>,
     /// How long each may take to answer.
     pub(super) answer: Duration,
     pub(super) started: Instant,
     pub(super) env: BTreeMap<String, String>,
+    pub(super) secrets: Vec<GuestSecret>,
     pub(super) limits: rest::Limits,
+    /// What may leave each; none where their guests have no network device.
+    pub(super) network: Option<NetworkPolicy>,
 }
 
 /// From nothing to a child that knows who it is. Where it fails, nothing of it is left.
@@ -65,6 +71,7 @@ async fn be_born(
         () = give_up.cancelled() => return Err(ChildError::GivenUp),
         permit = request.permits.acquire() => permit.map_err(|_| ChildError::GivenUp)?,
     };
+    let launcher = Arc::clone(&request.launcher);
     let (launching, child) = (Arc::clone(&request), id.clone());
     let launched = tokio::task::spawn_blocking(move || launch(&launching, &child)).await;
     let (monitor, mut timing) = launched.map_err(|_| ChildError::Broken)??;
@@ -76,6 +83,10 @@ async fn be_born(
         () = give_up.cancelled() => Err(ChildError::GivenUp),
         () = watch.ended() => Err(ChildError::Monitor(MonitorError::Ended(String::new()))),
         identified = identify(&request, &id, &guest) => identified,
+    };
+    let answered = match answered {
+        Ok(told) => open_network(&launcher, &monitor).await.map(|()| told),
+        failed => failed,
     };
     drop(permit);
     fault::at!("engine::fork::answered");
@@ -126,25 +137,39 @@ pub(crate) async fn discard(id: SandboxId, monitor: Monitor, e: ChildError) -> C
     removing.await.unwrap_or(ChildError::Broken)
 }
 
-/// The part that blocks: a process, and the machine in it.
-fn launch(request: &Request, id: &SandboxId) -> Result<(Monitor, ForkTiming), MonitorError> {
-    let monitor = request.launcher.start(id, &request.limits)?;
+/// Has a guest that knows who it is send and be sent frames.
+pub(crate) async fn open_network(launcher: &Arc<Launcher>, monitor: &Monitor) -> Result<(), ChildError> {
+    if monitor.netns().is_none() {
+        return Ok(());
+    }
+    let (launcher, dir) = (Arc::clone(launcher), monitor.dir().clone());
+    let opened = tokio::task::spawn_blocking(move || launcher.open_network(&dir)).await;
+    Ok(opened.map_err(|_| ChildError::Broken)??)
+}
+
+/// The part that blocks: a network, a process, and the machine in it.
+fn launch(request: &Request, id: &SandboxId) -> Result<(Monitor, ForkTiming), ChildError> {
+    let network = request.networks.lease(request.network.as_ref())?;
+    let mut monitor = request.launcher.start(id, &request.limits)?;
+    monitor.set_network(network);
     fault::at!("engine::fork::monitor_started");
     let started_us = micros(request.started);
-    match request.launcher.restore(&monitor, &request.snapshot) {
+    match request.launcher.restore(&mut monitor, &request.snapshot) {
         Ok(()) => {
             fault::at!("engine::fork::restored");
             Ok((monitor, ForkTiming { started_us, restored_us: micros(request.started), answered_us: 0 }))
         }
         Err(e) => {
             monitor.discard();
-            Err(e)
+            Err(e.into())
         }
     }
 }
 
 async fn identify(request: &Request, id: &SandboxId, guest: &Guest) -> Result<Identified, ChildError> {
-    let question = || new_identity(id, &request.env);
+    let (secrets, network) = (&request.secrets, request.network.as_ref().map(|_| GuestNetwork::default()));
+    let question =
+        || Ok(Identity { secrets: secrets.clone(), ..new_identity(id, &request.env, network.clone())? });
     tell(guest, PATH_IDENTITY, request.answer, ChildError::Identity, question).await
 }
 

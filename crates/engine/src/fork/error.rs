@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use forkd_host::net::NetError;
 use forkd_protocol::error::{ErrorClass, chain};
 use forkd_protocol::names::SandboxId;
 
@@ -49,6 +50,9 @@ pub enum ChildError {
     /// Its monitor did not start, or refused the snapshot.
     #[error(transparent)]
     Monitor(#[from] MonitorError),
+    /// There was no network for it.
+    #[error(transparent)]
+    Network(#[from] NetError),
     /// Its agent did not take the new identity.
     #[error("the guest did not take its new identity")]
     Identity(#[source] GuestError),
@@ -75,6 +79,7 @@ impl ChildError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Monitor(e) => e.class(),
+            Self::Network(e) => e.class(),
             Self::Identity(_) | Self::Continuation(_) => ErrorClass::GuestFault,
             Self::GivenUp => ErrorClass::Conflict,
             Self::Entropy(_) | Self::Broken => ErrorClass::Internal,
@@ -98,6 +103,7 @@ impl ForkError {
         Some(match self {
             Self::Children { failed, .. } => match failed.first().map(|(_, e)| e) {
                 Some(ChildError::Monitor(e)) => e.code().unwrap_or("fork_failed"),
+                Some(ChildError::Network(e)) => e.code().unwrap_or("fork_failed"),
                 _ => "fork_failed",
             },
             Self::Version { .. } => "version_mismatch",

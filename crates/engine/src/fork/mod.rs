@@ -18,13 +18,14 @@ use forkd_protocol::names::{SandboxId, Tag};
 use forkd_protocol::rest::{
     BranchRequest, CreateSandboxes, ForkTiming, MAX_CHILDREN, SandboxInfo, ShownSettings,
 };
-use forkd_store::{OpenSnapshot, SandboxRow, Store};
+use forkd_store::{OpenSnapshot, SandboxRow};
 use futures::future::join_all;
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tracing::Instrument;
 
 use child::{Request, bear};
-pub(crate) use child::{discard, reach, tell};
+pub(crate) use child::{discard, open_network, reach, tell};
 pub use error::{ChildError, ForkError};
 
 use crate::admission;
@@ -34,7 +35,9 @@ use crate::error::{EngineError, RequestError, in_range};
 use crate::fault;
 use crate::ids::unix_now;
 use crate::limits::settle;
-use crate::sandbox::{Command, Handle, Life, SandboxError, Task};
+use crate::publish::{self, Bound};
+use crate::sandbox::{Command, Handle, Life, SandboxError, Task, span};
+use crate::secrets::{self, Secrets};
 use crate::settings::{self, Access, Settings};
 
 /// What callers of the API do not say of the children.
@@ -44,6 +47,8 @@ pub(crate) struct Wishes {
     pub(crate) access: Access,
     /// The tag to show in the place of theirs.
     pub(crate) template: Option<String>,
+    /// Secrets that they inherit, and of whom.
+    pub(crate) carried: Option<(SandboxId, Secrets)>,
 }
 
 /// Forks; dropping the future gives all children up.
@@ -64,33 +69,47 @@ async fn fork_all(
 ) -> Result<Vec<SandboxInfo>, EngineError> {
     let started = Instant::now();
     check(&asked)?;
+    let carried = secrets::carried(shared, &asked)?.or(wishes.carried);
+    let published = publish::bind(&asked.publish).await?;
     let asked = from_sandbox(shared, asked).await?;
     let tag: Tag = asked.snapshot_tag.parse()?;
     shared.branches.check_ready(tag.as_str())?;
     let store = shared.store.clone();
-    let launcher = Arc::clone(&shared.launcher);
-    let snapshot = blocking(move || -> Result<_, EngineError> {
+    let (launcher, networks, wish) =
+        (Arc::clone(&shared.launcher), Arc::clone(&shared.networks), asked.network.clone());
+    let opening = blocking(move || -> Result<_, EngineError> {
         let snapshot = store.open_snapshot(&tag)?;
         check_versions(&snapshot)?;
         snapshot.read_in_once(|| launcher.read_in(&snapshot));
-        Ok(snapshot)
+        let inherited = snapshot.record.manifest.network.as_ref();
+        let network = networks.settle(wish.as_ref(), (inherited, tag.as_str()))?;
+        Ok((snapshot, network))
     });
-    let snapshot = snapshot.await??;
+    let (snapshot, network) = opening.await??;
     let inherited = snapshot.record.manifest.limits;
     let limits = settle(&asked, inherited, shared.config.limits, shared.launcher.cgroups())?;
+    let manifest = &snapshot.record.manifest;
+    let mut settings = Settings { template: wishes.template, ..Settings::of(&asked, manifest) };
+    if let Some((source, of_source)) = carried {
+        settings.secrets.inherit(&source, of_source);
+    }
+    settings.network.clone_from(&network);
+    settings.published = published.iter().map(|bound| bound.port).collect();
+    settings.secrets.check_agent(manifest, &asked.snapshot_tag)?;
     let request = Arc::new(Request {
         launcher: Arc::clone(&shared.launcher),
+        networks: Arc::clone(&shared.networks),
         snapshot,
         permits: Arc::clone(&shared.permits),
         answer: shared.config.bounds.answer,
         started,
         env: asked.env.clone(),
+        secrets: settings.secrets.for_guest(),
         limits,
+        network,
     });
-    let settings =
-        Settings { template: wishes.template, ..Settings::of(&asked, &request.snapshot.record.manifest) };
     let brood = admit(shared, &request, &asked, &settings, &wishes.access)?;
-    let children = brood.raise(shared, asked.n).await;
+    let children = brood.raise(shared, asked.n, published).await;
     shared.alarm.ring();
     children
 }
@@ -130,13 +149,16 @@ async fn from_sandbox(
     mut asked: CreateSandboxes,
 ) -> Result<CreateSandboxes, EngineError> {
     let Some(source) = asked.from_sandbox.take() else { return Ok(asked) };
-    let branched = branch(shared, &source.parse()?, BranchRequest::default()).await?;
+    let asked_of_it = BranchRequest { with_secrets: asked.with_secrets, ..BranchRequest::default() };
+    let branched = branch(shared, &source.parse()?, asked_of_it).await?;
     asked.snapshot_tag = branched.tag;
     Ok(asked)
 }
 
 fn check(asked: &CreateSandboxes) -> Result<(), EngineError> {
     settings::check(&asked.settings)?;
+    secrets::check(&asked.secrets)?;
+    publish::check(&asked.publish, asked.n)?;
     match (asked.snapshot_tag.is_empty(), asked.from_sandbox.is_some()) {
         (true, false) => return Err(RequestError::Empty("snapshot_tag").into()),
         (false, true) => return Err(RequestError::Together("snapshot_tag", "from_sandbox").into()),
@@ -185,12 +207,17 @@ impl Brood {
         let request = Arc::clone(&self.request);
         let birth = bear(request, handle.id.clone(), Arc::clone(&handle.guest), give_up.clone());
         let (tell, ready) = oneshot::channel();
-        tokio::spawn(task.live_from_birth(birth, give_up, tell));
+        tokio::spawn(task.live_from_birth(birth, give_up, tell).instrument(span(&handle.id)));
         self.children.push((handle, ready));
     }
 
     /// Waits for all, writes their rows, releases them.
-    async fn raise(self, shared: &Arc<Shared>, asked: u32) -> Result<Vec<SandboxInfo>, EngineError> {
+    async fn raise(
+        self,
+        shared: &Arc<Shared>,
+        asked: u32,
+        published: Vec<Bound>,
+    ) -> Result<Vec<SandboxInfo>, EngineError> {
         let (handles, answers): (Vec<_>, Vec<_>) = self.children.into_iter().unzip();
         let give_up = &self.give_up;
         let waiting = answers.into_iter().map(|ready| async move {
@@ -217,9 +244,9 @@ impl Brood {
             return Err(e.into());
         }
         // Beside this future, which may be dropped any time: released are all of them or none.
-        let (store, guard, request) = (shared.store.clone(), self.guard, self.request);
+        let (shared, guard, request) = (Arc::clone(shared), self.guard, self.request);
         tokio::spawn(async move {
-            let released = release(store, &handles, rows).await;
+            let released = release(&shared, &handles, rows, published).await;
             drop(request);
             guard.disarm();
             released
@@ -231,10 +258,12 @@ impl Brood {
 
 /// Writes the rows, so that a controller which is killed finds these children again, then lets them live.
 async fn release(
-    store: Store,
+    shared: &Arc<Shared>,
     handles: &[Handle],
     rows: Vec<SandboxRow>,
+    published: Vec<Bound>,
 ) -> Result<Vec<SandboxInfo>, EngineError> {
+    let store = shared.store.clone();
     let written = store.clone();
     let settings: Vec<_> = handles.iter().map(|h| (h.id.clone(), h.settings.look(Settings::text))).collect();
     // The rows last: they are what says that the children are there.
@@ -253,6 +282,9 @@ async fn release(
     }
     result?;
     fault::at!("engine::fork::released");
+    if let Some(handle) = handles.first() {
+        publish::serve(shared, handle, published);
+    }
     Ok(handles.iter().map(Handle::info).collect())
 }
 
@@ -297,6 +329,7 @@ fn info_of(id: &SandboxId, asked: &CreateSandboxes, request: &Request) -> Sandbo
         state: Life::Starting.name().to_owned(),
         ended: None,
         timing: ForkTiming::default(),
+        network: None,
         tenant: asked.tenant.clone(),
         settings: ShownSettings::default(),
     }

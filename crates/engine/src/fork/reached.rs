@@ -21,7 +21,7 @@ impl Engine {
         asked: CreateSandboxes,
         access: Access,
     ) -> Result<Vec<SandboxInfo>, EngineError> {
-        fork(&self.shared, asked, Wishes { access, template: None }).await
+        fork(&self.shared, asked, Wishes { access, ..Wishes::default() }).await
     }
 
     /// Forks children of a running sandbox that have its labels, environment and manner of ending, and live for `secs`.
@@ -47,11 +47,12 @@ impl Engine {
                 timeout_secs: Some(secs),
                 on_timeout: settings.on_timeout,
                 auto_resume: settings.auto_resume,
+                idle_timeout_secs: settings.idle_timeout_secs,
             },
             ..CreateSandboxes::of(&branched.tag)
         };
         let template = settings.template.unwrap_or_else(|| handle.info().snapshot_tag);
-        let wishes = Wishes { access: settings.access, template: Some(template) };
+        let wishes = Wishes { access: settings.access, template: Some(template), ..Wishes::default() };
         let children = fork(&self.shared, asked, wishes).await;
         between.remove().await;
         children

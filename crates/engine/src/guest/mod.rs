@@ -6,6 +6,7 @@
 mod connection;
 mod error;
 mod hop;
+mod streamed;
 mod translate;
 mod tunnel;
 
@@ -14,8 +15,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use forkd_protocol::guest::{Freeze, Frozen, PATH_FREEZE, PATH_THAW};
-use http::header::HOST;
+use forkd_protocol::guest::{Freeze, Frozen, GuestSecret, PATH_FREEZE, PATH_THAW, Thaw};
+use http::header::{CONNECTION, HOST};
 use http::{HeaderValue, Method, Request, Response, Uri};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Empty, Full, LengthLimitError, Limited};
@@ -26,10 +27,10 @@ use tokio::time::timeout;
 
 pub use error::GuestError;
 pub use hop::drop_hop_headers;
+pub use streamed::{Streamed, Tunnel};
 pub(crate) use translate::{
     error_line, eval_request, eval_response, exec_bounds, exec_request, exec_response, ping_response,
 };
-pub use tunnel::Tunnel;
 
 use connection::Connection;
 
@@ -46,6 +47,8 @@ pub(crate) const SMALL_ANSWER: usize = 256 * 1024;
 const MAX_IDLE: usize = 4;
 /// Connections idle for longer are not used again: an agent closes them after 30 s.
 const IDLE_FOR: Duration = Duration::from_secs(20);
+/// More than all buffers hold that a guest's kernel has for what comes: 128 of 4 KiB.
+const FILLER: usize = 1 << 20;
 /// JSON longer than this is parsed beside the runtime's threads.
 const PARSE_ASIDE: usize = 256 * 1024;
 
@@ -93,9 +96,22 @@ impl Guest {
         Q: Serialize + Sync,
         A: DeserializeOwned + Send + 'static,
     {
-        let json = serde_json::to_vec(question).map_err(GuestError::Malformed)?;
-        let body = Full::new(Bytes::from(json)).map_err(|never| match never {}).boxed();
-        let request = own_request(Method::POST, path, body)?;
+        self.call(path, question_of(path, question)?, limits).await
+    }
+
+    /// The same with something that is not to stay in the buffers of a connection: over one that ends with it.
+    pub(crate) async fn post_once<Q, A>(
+        &self,
+        path: &'static str,
+        question: &Q,
+        limits: Limits,
+    ) -> Result<A, GuestError>
+    where
+        Q: Serialize + Sync,
+        A: DeserializeOwned + Send + 'static,
+    {
+        let mut request = question_of(path, question)?;
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         self.call(path, request, limits).await
     }
 
@@ -106,10 +122,23 @@ impl Guest {
         self.post(PATH_FREEZE, &Freeze { timeout_ms }, limits).await
     }
 
-    /// Lets the workload go on. One that does not stand still does not notice.
-    pub(crate) async fn thaw(&self, bounds: &Bounds) -> Result<(), GuestError> {
+    /// Lets the workload go on, with these secrets. One that does not stand still does not notice.
+    pub(crate) async fn thaw(&self, bounds: &Bounds, secrets: Vec<GuestSecret>) -> Result<(), GuestError> {
         let limits = Limits::small(bounds.guest_grace);
-        self.post::<_, serde_json::Value>(PATH_THAW, &serde_json::json!({}), limits).await.map(drop)
+        let thaw = Thaw { secrets };
+        if thaw.secrets.is_empty() {
+            return self.post::<_, serde_json::Value>(PATH_THAW, &thaw, limits).await.map(drop);
+        }
+        self.post_once::<_, serde_json::Value>(PATH_THAW, &thaw, limits).await.map(drop)
+    }
+
+    /// Has what passed the buffers of the guest's kernel overwritten by a word that says nothing, at length.
+    pub(crate) async fn flush(&self, bounds: &Bounds) -> Result<(), GuestError> {
+        let mut json = b"{}".to_vec();
+        json.resize(FILLER, b' ');
+        let body = Full::new(Bytes::from(json)).map_err(|never| match never {}).boxed();
+        let request = own_request(Method::POST, PATH_THAW, body)?;
+        self.call::<serde_json::Value>(PATH_THAW, request, Limits::small(bounds.guest_grace)).await.map(drop)
     }
 
     /// `GET` of JSON.
@@ -179,12 +208,15 @@ impl Guest {
     {
         let (connection, response) = self.send(request).await?;
         let status = response.status();
+        let closes = response.headers().get(CONNECTION).is_some_and(|value| value == "close");
         let body = match Limited::new(response.into_body(), max).collect().await {
             Ok(body) => body.to_bytes(),
             Err(e) if e.is::<LengthLimitError>() => return Err(GuestError::TooLarge { max }),
             Err(e) => return Err(GuestError::BrokeOff(e)),
         };
-        self.put_back(connection);
+        if !closes {
+            self.put_back(connection);
+        }
         if status.is_success() { parse(body).await } else { Err(GuestError::refused(status, &body)) }
     }
 
@@ -217,6 +249,12 @@ impl Guest {
             idle.connections.push((connection, Instant::now()));
         }
     }
+}
+
+fn question_of(path: &'static str, question: &impl Serialize) -> Result<Request<Body>, GuestError> {
+    let json = serde_json::to_vec(question).map_err(GuestError::Malformed)?;
+    let body = Full::new(Bytes::from(json)).map_err(|never| match never {}).boxed();
+    own_request(Method::POST, path, body)
 }
 
 fn own_request(method: Method, path: &'static str, body: Body) -> Result<Request<Body>, GuestError> {

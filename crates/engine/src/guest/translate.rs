@@ -43,6 +43,7 @@ pub(crate) fn exec_response(told: Executed) -> Result<ExecResponse, GuestError> 
         signal: told.signal,
         truncated: told.truncated,
         timed_out: told.timed_out,
+        micros: told.micros,
     })
 }
 
@@ -110,6 +111,7 @@ mod tests {
             stderr_base64: String::new(),
             truncated: false,
             timed_out: false,
+            micros: 7,
         }
     }
 

@@ -13,17 +13,14 @@ use tokio::time::timeout;
 use super::connection::Connection;
 use super::{Body, Guest, GuestError, SMALL_ANSWER};
 
-/// A connection to a port of a guest. Each direction ends by itself; it breaks when the sandbox is paused or ends.
-pub type Tunnel = TokioIo<Upgraded>;
-
 impl Guest {
     /// Connects to a port (or what else `to` names), over a connection of its own, within `bound`.
-    pub(crate) async fn tunnel(&self, to: &str, bound: Duration) -> Result<Tunnel, GuestError> {
+    pub(crate) async fn tunnel(&self, to: &str, bound: Duration) -> Result<TokioIo<Upgraded>, GuestError> {
         let late = |_| GuestError::late("a connection to a port", bound);
         timeout(bound, self.open_tunnel(to)).await.map_err(late)?
     }
 
-    async fn open_tunnel(&self, to: &str) -> Result<Tunnel, GuestError> {
+    async fn open_tunnel(&self, to: &str) -> Result<TokioIo<Upgraded>, GuestError> {
         let body: Body = Empty::new().map_err(|never| match never {}).boxed();
         let request = Request::builder()
             .method(Method::POST)

@@ -149,9 +149,10 @@ impl Launcher {
     }
 
     /// Makes a child of a snapshot run; blocks. Opens nothing of the snapshot: its files are open already.
-    pub(crate) fn restore(&self, monitor: &Monitor, snapshot: &OpenSnapshot) -> Result<(), MonitorError> {
+    pub(crate) fn restore(&self, monitor: &mut Monitor, snapshot: &OpenSnapshot) -> Result<(), MonitorError> {
         self.check_version(monitor)?;
         let files = monitor.dir().open_files(snapshot.disk_bytes)?;
+        let tap = monitor.take_tap();
         let mut parcel = Parcel::default();
         for (role, fd) in &snapshot.files {
             parcel.add(*role, fd.as_fd());
@@ -159,6 +160,7 @@ impl Launcher {
         if let Some(hot) = snapshot.hot() {
             parcel.add(FdRole::Hot, hot);
         }
+        parcel.add_tap(tap.as_ref());
         self.add_own(&mut parcel, &files);
         let generation = *uuid::Uuid::new_v4().as_bytes();
         let request = Request::Restore(Restore { roles: parcel.roles, run: true, generation });
@@ -176,8 +178,9 @@ impl Launcher {
     }
 
     /// Boots a parent; blocks.
-    pub(crate) fn boot(&self, monitor: &Monitor, plan: &ParentPlan) -> Result<(), MonitorError> {
+    pub(crate) fn boot(&self, monitor: &mut Monitor, plan: &ParentPlan) -> Result<(), MonitorError> {
         monitor.status(self.bounds.control)?;
+        let tap = monitor.take_tap();
         let (kernel, initrd, disk) = (open(&plan.kernel)?, open(&plan.initrd)?, open(&plan.disk)?);
         let disk_bytes = disk.metadata().map_err(|e| MonitorError::file("look at", &plan.disk, e))?.len();
         let files = monitor.dir().open_files(disk_bytes)?;
@@ -185,6 +188,7 @@ impl Launcher {
         parcel.add(FdRole::Kernel, kernel.as_fd());
         parcel.add(FdRole::Initrd, initrd.as_fd());
         parcel.add(FdRole::Disk { disk: 0, part: DiskPart::Base }, disk.as_fd());
+        parcel.add_tap(tap.as_ref());
         self.add_own(&mut parcel, &files);
         let request = Request::Boot(Boot {
             vcpus: plan.vcpus,
@@ -217,6 +221,11 @@ impl Launcher {
         let request =
             Request::Snapshot(Snapshot { roles: parcel.roles, resume: false, memory, guarded: false });
         process::snapshotted(monitor.call(&request, &parcel.fds, self.bounds.write), &self.store)
+    }
+
+    /// Has a guest that is who it is to be send and be sent frames; blocks.
+    pub(crate) fn open_network(&self, dir: &RunDir) -> Result<(), MonitorError> {
+        done(process::ask(dir, &Request::OpenNetwork, &[], self.bounds.control)?)
     }
 
     /// Asks a monitor for its version where its program was replaced since one was asked.
@@ -388,6 +397,13 @@ impl<'a> Parcel<'a> {
     pub(super) fn add(&mut self, role: FdRole, fd: BorrowedFd<'a>) {
         self.roles.push(role);
         self.fds.push(fd);
+    }
+
+    /// What the guest's network device leads to, where it leads anywhere.
+    fn add_tap(&mut self, tap: Option<&'a File>) {
+        if let Some(tap) = tap {
+            self.add(FdRole::Tap, tap.as_fd());
+        }
     }
 }
 

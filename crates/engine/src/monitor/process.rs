@@ -1,5 +1,6 @@
 //! A running monitor and everything on the host that is its own.
 
+use std::fs::File;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
@@ -8,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use forkd_host::cgroup::Cgroup;
+use forkd_host::net::{Lease, Policing};
 use forkd_host::process::Process;
 use forkd_protocol::control::{
     CONTROL_VERSION, Connection, ControlError, ControlVersion, RefusalClass, Reply, Request, Snapshotted,
@@ -22,6 +24,7 @@ use tracing::warn;
 
 use super::users::User;
 use super::{MonitorError, RunDir, ending};
+use crate::network::NetworkNote;
 
 /// The versions of the control protocol that are spoken here.
 const VERSIONS: RangeInclusive<ControlVersion> = 1..=CONTROL_VERSION;
@@ -29,7 +32,7 @@ const VERSIONS: RangeInclusive<ControlVersion> = 1..=CONTROL_VERSION;
 /// A dying process closes its sockets a moment before it is dead and what is left of it is looked at.
 pub(crate) const NOTICE_END_WITHIN: Duration = Duration::from_secs(3);
 
-/// One monitor: its process, run folder and cgroup leaf. Dropping it ends and removes all of that, so that a
+/// One monitor: its process, run folder, cgroup leaf and network. Dropping it ends and removes all of that, so that a
 /// step which fails leaves nothing; a sandbox that is up is [kept](Monitor::keep).
 #[derive(Debug)]
 pub(crate) struct Monitor {
@@ -39,6 +42,7 @@ pub(crate) struct Monitor {
     cgroup: Option<Cgroup>,
     /// Who it is; none that we know of for one of an older forkd.
     user: Option<User>,
+    network: Option<Lease>,
     store: Store,
     /// How long the killed process may take to go.
     end_within: Duration,
@@ -61,7 +65,17 @@ impl Monitor {
     ) -> Self {
         let dir = RunDir::new(store.run_dir(&id));
         let process = Arc::new(process);
-        Self { id, dir, process, cgroup, user: None, store, end_within, on_drop: OnDrop::Remove }
+        Self {
+            id,
+            dir,
+            process,
+            cgroup,
+            user: None,
+            network: None,
+            store,
+            end_within,
+            on_drop: OnDrop::Remove,
+        }
     }
 
     /// One that was started before this controller.
@@ -84,6 +98,31 @@ impl Monitor {
 
     pub(super) fn set_user(&mut self, user: Option<User>) {
         self.user = user;
+    }
+
+    /// What its guest's network device leads to.
+    pub(crate) fn set_network(&mut self, network: Option<Lease>) {
+        self.network = network;
+    }
+
+    /// The tap of its network, once.
+    pub(super) fn take_tap(&mut self) -> Option<File> {
+        self.network.as_mut().and_then(Lease::take_tap)
+    }
+
+    /// The name of its network namespace, where it has a network.
+    pub(crate) fn netns(&self) -> Option<&str> {
+        self.network.as_ref().map(Lease::name)
+    }
+
+    /// What is kept of its network.
+    pub(crate) fn network_note(&self) -> Option<NetworkNote> {
+        self.network.as_ref().map(NetworkNote::from)
+    }
+
+    /// By what the policy of its network is changed.
+    pub(crate) fn policing(&self) -> Option<Policing> {
+        self.network.as_ref().map(Lease::policing)
     }
 
     pub(super) fn id(&self) -> &SandboxId {
@@ -109,6 +148,7 @@ impl Monitor {
     /// From now on it outlives this handle (and this controller).
     pub(crate) fn keep(&mut self) {
         self.on_drop = OnDrop::Keep;
+        self.network.iter_mut().for_each(Lease::keep);
     }
 
     /// Notices its end.
@@ -199,6 +239,10 @@ impl Monitor {
             leaf.remove()?;
             self.cgroup = None;
         }
+        // Nothing has the tap any more.
+        if let Some(network) = self.network.take() {
+            network.give_back();
+        }
         Ok(())
     }
 }
@@ -216,6 +260,7 @@ impl Drop for Monitor {
             process: Arc::clone(&self.process),
             cgroup: self.cgroup.take(),
             user: self.user.take(),
+            network: self.network.take(),
             store: self.store.clone(),
             end_within: self.end_within,
             on_drop: OnDrop::Keep,

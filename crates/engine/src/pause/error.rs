@@ -57,6 +57,7 @@ impl PauseError {
             Self::OldMonitor => Some("monitor_too_old"),
             Self::GivenUp => Some("given_up"),
             Self::NotContinued(ChildError::Monitor(e)) => e.code().or(Some("not_continued")),
+            Self::NotContinued(ChildError::Network(e)) => e.code().or(Some("not_continued")),
             Self::NotContinued(_) => Some("not_continued"),
             Self::OriginUnknown => None,
         }

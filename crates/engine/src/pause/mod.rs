@@ -52,8 +52,13 @@ impl Engine {
         handle.check_paused()?;
         let give_up = CancellationToken::new();
         let work = wake::wake(Arc::clone(&self.shared), handle.clone(), give_up.clone());
+        // It has not been idle since before it was paused.
+        handle.settings.activity.touch();
         let asking = send(&handle, Command::Resume, Box::pin(work), give_up);
-        self.shared.figures.timed("resume", asking).await
+        let resumed = self.shared.figures.timed("resume", asking).await;
+        handle.settings.activity.touch();
+        self.shared.alarm.ring();
+        resumed
     }
 }
 

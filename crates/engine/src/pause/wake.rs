@@ -12,10 +12,11 @@ use crate::adopt::resumed_row;
 use crate::engine::{Shared, blocking};
 use crate::error::EngineError;
 use crate::fault;
-use crate::fork::{ChildError, discard, tell};
+use crate::fork::{ChildError, discard, open_network, tell};
 use crate::guest::GuestError;
 use crate::identity::new_continuation;
 use crate::monitor::{Monitor, MonitorError, Watch};
+use crate::network::{NetworkError, NetworkNote};
 use crate::sandbox::{Born, Handle};
 
 /// Restores the sandbox and commits that it runs. Where this fails nothing of the attempt is left.
@@ -39,7 +40,11 @@ pub(super) async fn wake(
         Err(e) => return fail(&handle, monitor, e.into()).await,
     };
     handle.guest.open();
-    if let Err(e) = go_on(&shared, &handle, &watch, &give_up).await {
+    let told = match go_on(&shared, &handle, &watch, &give_up).await {
+        Ok(()) => open_network(&shared.launcher, &monitor).await,
+        failed => failed,
+    };
+    if let Err(e) = told {
         return fail(&handle, monitor, e).await;
     }
     drop(permit);
@@ -48,7 +53,8 @@ pub(super) async fn wake(
     monitor.keep();
     let (committing, of) = (Arc::clone(&shared), handle.clone());
     let process = (monitor.process().pid(), monitor.process().start_ticks());
-    let committed = blocking(move || commit(&committing, &of, process)).await;
+    let network = monitor.network_note();
+    let committed = blocking(move || commit(&committing, &of, process, network)).await;
     if let Err(e) = committed.and_then(|committed| committed) {
         discard(handle.id.clone(), monitor, ChildError::GivenUp).await;
         handle.guest.close();
@@ -70,8 +76,11 @@ fn restore(shared: &Shared, handle: &Handle) -> Result<Monitor, EngineError> {
     // Logs of the life before.
     store.remove_run_dir(id)?;
     let limits = handle.view.borrow().info.limits;
-    let monitor = launcher.start(id, &limits)?;
-    match launcher.restore(&monitor, &snapshot) {
+    let policy = handle.settings.look(|settings| settings.network.clone());
+    let network = shared.networks.lease(policy.as_ref()).map_err(NetworkError::from)?;
+    let mut monitor = launcher.start(id, &limits)?;
+    monitor.set_network(network);
+    match launcher.restore(&mut monitor, &snapshot) {
         Ok(()) => Ok(monitor),
         Err(e) => {
             monitor.discard();
@@ -97,9 +106,14 @@ async fn go_on(
     Ok(())
 }
 
-fn commit(shared: &Shared, handle: &Handle, process: (u32, u64)) -> Result<(), EngineError> {
+fn commit(
+    shared: &Shared,
+    handle: &Handle,
+    process: (u32, u64),
+    network: Option<NetworkNote>,
+) -> Result<(), EngineError> {
     let row = shared.store.sandbox(&handle.id)?.ok_or(PauseError::GivenUp)?;
-    Ok(shared.store.put_resumed(&resumed_row(row, process))?)
+    Ok(shared.store.put_resumed(&resumed_row(row, process, network))?)
 }
 
 async fn fail(handle: &Handle, monitor: Monitor, e: ChildError) -> Result<Born, EngineError> {

@@ -71,7 +71,7 @@ impl Task {
                 warn!(sandbox = %self.id, error = %chain(&e), "the monitor of a paused sandbox is still there");
             }
             fault::at!("engine::pause::monitor_ended");
-            self.show_pid(None);
+            self.show_body(None);
         }
         self.after = Some((errand.answer, done));
         Ok(self.outcome())
@@ -87,8 +87,8 @@ impl Task {
             Err(e) => Err(e.into()),
         };
         let done = done.map(|born| {
-            self.show_pid(Some(born.monitor.process().pid()));
             *body = Some(Body { monitor: born.monitor, watch: born.watch });
+            self.show_body(body.as_ref());
         });
         self.after = Some((errand.answer, done));
         Ok(self.outcome())

@@ -15,5 +15,5 @@ pub(crate) use errand::Errand;
 pub use error::SandboxError;
 pub(crate) use registry::{Handle, Registry, View};
 pub(crate) use state::Life;
-pub(crate) use task::{Body, Born, Command, Surroundings, Task};
+pub(crate) use task::{Body, Born, Command, Surroundings, Task, span};
 pub(crate) use turns::Turns;

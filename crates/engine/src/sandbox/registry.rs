@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forkd_host::net::Policing;
 use forkd_protocol::error::chain;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::SandboxInfo;
@@ -14,7 +15,7 @@ use crate::config::Bounds;
 use crate::engine::blocking;
 use crate::error::EngineError;
 use crate::guest::{Guest, GuestError};
-use crate::monitor::{Launcher, RunDir};
+use crate::monitor::{Launcher, Monitor, RunDir};
 use crate::settings::Keeper;
 
 /// How many ids of removed sandboxes are remembered, so that removing one again succeeds.
@@ -28,6 +29,8 @@ const THAW_ATTEMPTS: u32 = 5;
 pub(crate) struct View {
     pub(crate) life: Life,
     pub(crate) info: SandboxInfo,
+    /// By what the policy of its network is changed, where it has one.
+    pub(crate) policing: Option<Policing>,
 }
 
 /// How others reach a sandbox.
@@ -107,6 +110,13 @@ impl Registry {
 }
 
 impl View {
+    /// Shows which process it is and which network it has, or that it has neither.
+    pub(super) fn embody(&mut self, monitor: Option<&Monitor>) {
+        self.info.pid = monitor.map(|monitor| monitor.process().pid());
+        self.info.netns = monitor.and_then(Monitor::netns).map(str::to_owned);
+        self.policing = monitor.and_then(Monitor::policing);
+    }
+
     /// An error where nothing can be run in it now.
     pub(super) fn check_running(&self) -> Result<(), SandboxError> {
         match self.life {
@@ -142,6 +152,8 @@ impl Handle {
         let mut info = self.view.borrow().info.clone();
         self.settings.look(|settings| {
             info.settings = settings.shown();
+            info.network.clone_from(&settings.network);
+            info.settings.published = self.settings.listening.shown(&settings.published);
             if let Some(template) = &settings.template {
                 info.snapshot_tag.clone_from(template);
             }
@@ -172,6 +184,12 @@ impl Handle {
         launcher: &Arc<Launcher>,
         guarded: bool,
     ) -> Result<Result<(), GuestError>, EngineError> {
+        // While the workload still runs, so that nobody waits for it.
+        if self.settings.look(|s| !s.secrets.for_guest().is_empty())
+            && let Err(e) = self.guest.flush(launcher.bounds()).await
+        {
+            return Ok(Err(e));
+        }
         if guarded {
             let (launcher, dir) = (Arc::clone(launcher), self.dir.clone());
             blocking(move || launcher.guard(&dir)).await??;
@@ -187,11 +205,11 @@ impl Handle {
         Ok(frozen)
     }
 
-    /// The workload goes on whatever came before. A guest that does not hear is told again.
+    /// The workload goes on whatever came before, with its secrets. A guest that does not hear is told again.
     pub(crate) async fn thaw(&self, bounds: &Bounds) {
         for attempt in 1..=THAW_ATTEMPTS {
             tokio::select! {
-                told = self.guest.thaw(bounds) => match told {
+                told = self.guest.thaw(bounds, self.settings.look(|s| s.secrets.for_guest())) => match told {
                     Ok(()) => return,
                     Err(e) => warn!(sandbox = %self.id, attempt, error = %chain(&e), "the workload was not thawed"),
                 },

@@ -90,6 +90,11 @@ async fn forget_row(store: Store, id: SandboxId, turns: &Turns) -> Result<(), St
 /// A monitor of which nothing is left, or why something is.
 type Removed = (Option<Body>, Result<(), String>);
 
+/// What is logged on behalf of a sandbox says which one it is.
+pub(crate) fn span(id: &SandboxId) -> tracing::Span {
+    tracing::info_span!("sandbox", %id)
+}
+
 /// One sandbox.
 #[derive(Debug)]
 pub(crate) struct Task {
@@ -125,7 +130,7 @@ impl Task {
     ) -> (Self, Handle) {
         let (sender, commands) = mpsc::unbounded_channel();
         info.state = life.name().to_owned();
-        let (view, seen) = watch::channel(View { life, info });
+        let (view, seen) = watch::channel(View { life, info, policing: None });
         let dir = RunDir::new(around.store.run_dir(&id));
         let guest = Arc::new(Guest::new(dir.vsock()));
         let turns = Arc::<Turns>::default();
@@ -168,10 +173,10 @@ impl Task {
         match self.attend(birth).await {
             Ok(born) => {
                 self.view.send_modify(|view| {
-                    view.info.pid = Some(born.monitor.process().pid());
+                    view.embody(Some(&born.monitor));
                     view.info.timing = born.timing;
                 });
-                let row = row_of(&self.view.borrow().info, &self.id, born.monitor.process());
+                let row = row_of(&self.view.borrow().info, &self.id, &born.monitor);
                 // Nobody waits any more: the request was given up between the answer and here.
                 let wanted = ready.send(Ok(row)).is_ok() && self.killers.is_empty();
                 let body = Body { monitor: born.monitor, watch: born.watch };
@@ -399,8 +404,9 @@ impl Task {
         }
     }
 
-    pub(super) fn show_pid(&self, pid: Option<u32>) {
-        self.view.send_modify(|view| view.info.pid = pid);
+    /// Shows which process it is, and which network it has.
+    pub(crate) fn show_body(&self, body: Option<&Body>) {
+        self.view.send_modify(|view| view.embody(body.map(|body| &body.monitor)));
     }
 
     /// Tells whoever wants to know.
@@ -415,7 +421,7 @@ impl Task {
             view.info.state = self.life.name().to_owned();
             if ended.is_some() {
                 view.info.ended = ended;
-                view.info.pid = None;
+                view.embody(None);
             }
         });
     }

@@ -7,8 +7,10 @@ use forkd_store::Store;
 use tokio::sync::watch;
 
 use super::Settings;
+use super::activity::Activity;
 use crate::engine::blocking;
 use crate::error::EngineError;
+use crate::publish::Listening;
 
 /// Read by everybody, changed one at a time, and in the registry before anybody sees it.
 #[derive(Debug)]
@@ -19,6 +21,10 @@ pub(crate) struct Keeper {
     pub(super) ending: AtomicBool,
     /// That failed: not before this, milliseconds since the Unix epoch, again.
     pub(super) again_at_ms: AtomicU64,
+    /// What is asked of it.
+    pub(crate) activity: Activity,
+    /// Where it is listened for it.
+    pub(crate) listening: Listening,
 }
 
 impl Keeper {
@@ -28,6 +34,8 @@ impl Keeper {
             turn: tokio::sync::Mutex::default(),
             ending: AtomicBool::default(),
             again_at_ms: AtomicU64::default(),
+            activity: Activity::new(),
+            listening: Listening::default(),
         }
     }
 

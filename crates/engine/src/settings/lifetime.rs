@@ -10,14 +10,14 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::now_ms;
+use super::{idle, now_ms};
 use crate::engine::{Engine, Shared};
 use crate::sandbox::{Handle, Life};
 
 /// Longest sleep: the clock may be set meanwhile.
 const LONGEST: Duration = Duration::from_secs(30);
 /// One that could not be ended or paused is tried again after this.
-const AGAIN_MS: u64 = 30_000;
+pub(super) const AGAIN_MS: u64 = 30_000;
 
 /// Rung when a time was changed or a sandbox began to run.
 #[derive(Debug, Clone, Default)]
@@ -48,11 +48,17 @@ fn attend(shared: &Arc<Shared>) -> Duration {
     let now = now_ms();
     let mut wait = LONGEST;
     for handle in shared.registry.all() {
-        let Some(due) = due_at(&handle) else { continue };
+        // What its time says comes before what its use says.
+        let (over, idle) = (due_at(&handle), idle::due_at(&handle));
+        let Some(due) = over.into_iter().chain(idle).min() else { continue };
         if due > now {
             wait = wait.min(Duration::from_millis(due - now));
         } else if !handle.settings.ending.swap(true, Ordering::Relaxed) {
-            tokio::spawn(end(Arc::clone(shared), handle));
+            if over.is_some_and(|over| over <= now) {
+                tokio::spawn(end(Arc::clone(shared), handle));
+            } else {
+                tokio::spawn(idle::rest(Arc::clone(shared), handle));
+            }
         }
     }
     wait

@@ -2,14 +2,18 @@
 //! is in; it is kept in the registry, so that the next controller knows it.
 //!
 //! ```text
+//!   activity   whether anything is going on in it
 //!   access     tokens that let traffic in: new for each sandbox, gone with it
 //!   keeper     one sandbox's settings: read by everybody, changed one at a time
 //!   lifetime   ends or pauses those whose time is over
+//!   idle       pauses those that nobody uses
 //!   change     what callers of the engine can change
 //! ```
 
 mod access;
+mod activity;
 mod change;
+mod idle;
 mod keeper;
 mod lifetime;
 
@@ -17,18 +21,20 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forkd_protocol::rest::{
-    CreateSandboxes, MAX_LIFETIME_SECS, MAX_METADATA, MAX_METADATA_BYTES, OnTimeout, SandboxSettings,
-    ShownSettings,
+    CreateSandboxes, MAX_LIFETIME_SECS, MAX_METADATA, MAX_METADATA_BYTES, NetworkPolicy, OnTimeout, Publish,
+    SandboxSettings, ShownSettings,
 };
 use forkd_store::Manifest;
 use serde::{Deserialize, Serialize};
 
 pub use access::Access;
+pub(crate) use activity::Busy;
 pub use change::Connected;
 pub(crate) use keeper::Keeper;
 pub(crate) use lifetime::{Alarm, keep_lifetimes};
 
 use crate::error::{EngineError, RequestError, in_range};
+use crate::secrets::Secrets;
 
 /// Everything that is kept of one sandbox. Fields that an older controller did not write have their defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -44,12 +50,23 @@ pub(crate) struct Settings {
     pub(crate) timeout_secs: Option<u64>,
     pub(crate) on_timeout: OnTimeout,
     pub(crate) auto_resume: bool,
+    /// It is paused once nobody has used it for so long.
+    pub(crate) idle_timeout_secs: Option<u64>,
+    /// Its ports at addresses of the host.
+    pub(crate) published: Vec<Publish>,
     /// Who may reach it.
     pub(crate) access: Access,
     /// The tag to show in the place of one that was made for its fork alone.
     pub(crate) template: Option<String>,
+    /// What may leave it; none where its guest has no network device.
+    pub(crate) network: Option<NetworkPolicy>,
+    /// That was written down, and maybe another one holds still.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) network_pending: bool,
     /// What its machine is like.
     pub(crate) shape: Shape,
+    /// By name; the values are in memory alone.
+    pub(crate) secrets: Secrets,
 }
 
 /// What a sandbox's machine is like.
@@ -67,7 +84,8 @@ pub struct Shape {
 impl Settings {
     /// Of a child of a snapshot, from now on.
     pub(crate) fn of(asked: &CreateSandboxes, manifest: &Manifest) -> Self {
-        let SandboxSettings { metadata, timeout_secs, on_timeout, auto_resume } = asked.settings.clone();
+        let SandboxSettings { metadata, timeout_secs, on_timeout, auto_resume, idle_timeout_secs } =
+            asked.settings.clone();
         Self {
             metadata,
             env: asked.env.clone(),
@@ -75,13 +93,18 @@ impl Settings {
             timeout_secs,
             on_timeout,
             auto_resume,
+            idle_timeout_secs,
+            published: Vec::new(),
             access: Access::default(),
             template: None,
+            network: None,
+            network_pending: false,
             shape: Shape {
                 vcpus: manifest.vcpus,
                 memory_mib: manifest.memory_mib,
                 disk_bytes: manifest.image.size_bytes,
             },
+            secrets: Secrets::of(asked, manifest),
         }
     }
 
@@ -101,6 +124,9 @@ impl Settings {
             ends_at_unix_ms: self.ends_at_ms,
             on_timeout: self.on_timeout,
             auto_resume: self.auto_resume,
+            idle_timeout_secs: self.idle_timeout_secs,
+            published: Vec::new(),
+            secrets: self.secrets.shown(),
         }
     }
 
@@ -119,6 +145,7 @@ impl Settings {
 /// Refuses what cannot be kept.
 pub(crate) fn check(asked: &SandboxSettings) -> Result<(), EngineError> {
     check_secs(asked.timeout_secs)?;
+    in_range::<u64>("idle_timeout_secs", asked.idle_timeout_secs.unwrap_or(1), 1, MAX_LIFETIME_SECS)?;
     let sizes = asked.metadata.iter().flat_map(|(key, value)| [key.len(), value.len()]);
     in_range::<usize>("entries of metadata", asked.metadata.len() as u64, 0, MAX_METADATA as u64)?;
     let longest = sizes.max().unwrap_or_default();

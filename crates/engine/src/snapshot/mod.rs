@@ -14,7 +14,9 @@ use std::time::Instant;
 
 use forkd_protocol::control::Snapshotted;
 use forkd_protocol::names::{ImageName, KernelName, Tag};
-use forkd_protocol::rest::{CreateSnapshot, Limits, MAX_WARM_TIMEOUT_SECS, SnapshotInfo, SnapshotTiming};
+use forkd_protocol::rest::{
+    CreateSnapshot, Limits, MAX_WARM_TIMEOUT_SECS, NetworkPolicy, SnapshotInfo, SnapshotTiming,
+};
 use forkd_store::{ImageRecord, SnapshotDraft, SnapshotMeta};
 use tokio::sync::mpsc;
 use tracing::{debug, info};
@@ -35,6 +37,8 @@ struct Plan {
     kernel: Option<KernelName>,
     vcpus: u8,
     memory_mib: u32,
+    /// What may leave it where nobody asks for anything else.
+    network: NetworkPolicy,
     asked: CreateSnapshot,
 }
 
@@ -104,7 +108,9 @@ async fn make(
         workload_pause_ms: None,
         branched_from: None,
         limits: Limits::default(),
+        network: Some(plan.asked.network.clone().unwrap_or_else(|| plan.network.clone())),
         agent_protocol: warmed.agent_protocol,
+        secrets: Vec::new(),
         below: None,
     };
     let (store, events) = (shared.store.clone(), shared.events.clone());
@@ -133,6 +139,7 @@ fn check(asked: CreateSnapshot) -> Result<Plan, EngineError> {
         kernel: asked.kernel.as_deref().map(str::parse).transpose()?,
         vcpus,
         memory_mib,
+        network: NetworkPolicy::default(),
         asked,
     })
 }

@@ -15,6 +15,7 @@ use crate::error::EngineError;
 use crate::fork::reach;
 use crate::guest::{Guest, GuestError, Limits};
 use crate::monitor::{Monitor, NOTICE_END_WITHIN, ParentPlan, Watch};
+use crate::network::NetworkError;
 
 /// Most bytes of an answer to a warm-up: what it printed comes with it.
 const MAX_WARMED: usize = 64 << 20;
@@ -47,6 +48,8 @@ impl Parent {
         let (store, launcher, agent) =
             (shared.store.clone(), Arc::clone(&shared.launcher), shared.config.agent());
         let (id, image, kernel) = (shared.ids.parent()?, plan.image.clone(), plan.kernel.clone());
+        let (networks, network, usual) =
+            (Arc::clone(&shared.networks), plan.asked.network.clone(), plan.network.clone());
         let (vcpus, memory_mib, cpu) = (plan.vcpus, plan.memory_mib, plan.asked.cpu);
         let booting = move || -> Result<_, EngineError> {
             let image = match image {
@@ -58,8 +61,11 @@ impl Parent {
             let name: KernelName = kernel.info.name.parse()?;
             let disk = image.path.clone();
             let parent = ParentPlan { kernel: kernel.vmlinuz, initrd, disk, vcpus, memory_mib, cpu };
-            let monitor = launcher.start(&id, &rest::Limits::default())?;
-            match launcher.boot(&monitor, &parent) {
+            let network = networks.settle(network.as_ref(), (Some(&usual), ""))?;
+            let network = networks.lease(network.as_ref()).map_err(NetworkError::from)?;
+            let mut monitor = launcher.start(&id, &rest::Limits::default())?;
+            monitor.set_network(network);
+            match launcher.boot(&mut monitor, &parent) {
                 Ok(()) => Ok((monitor, image, name)),
                 Err(e) => {
                     monitor.discard();

@@ -52,6 +52,8 @@ fn plan(store: &Store, old: &SnapshotRecord, asked: &RefreshSnapshot) -> Result<
         memory_mib: manifest.memory_mib,
         cpu: manifest.cpu,
         warm_timeout_secs: asked.warm_timeout_secs,
+        network: None,
     };
-    Ok(Plan { image, ..check(asked)? })
+    let network = manifest.network.clone().unwrap_or_default();
+    Ok(Plan { image, network, ..check(asked)? })
 }

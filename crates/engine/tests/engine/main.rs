@@ -7,11 +7,15 @@ mod adopt;
 mod branch;
 mod fork;
 mod guest;
+mod idle;
 mod jail;
+mod network;
 mod pause;
 mod pool;
+mod publish;
 mod refresh;
 mod room;
+mod secrets;
 mod snapshot;
 #[path = "../support/mod.rs"]
 mod support;

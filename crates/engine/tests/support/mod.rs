@@ -102,10 +102,15 @@ impl House {
 
     pub async fn with_image(&self, bounds: Bounds) -> Engine {
         let engine = self.open(bounds).await;
+        self.furnish(&engine).await;
+        engine
+    }
+
+    /// Gives it an image and a kernel.
+    pub async fn furnish(&self, engine: &Engine) {
         let disk = std::io::Cursor::new(vec![5u8; 64 * 4096]);
         engine.put_image("py".parse().unwrap(), "a test".to_owned(), disk).await.unwrap();
         engine.put_kernel("6.12".parse().unwrap(), std::io::Cursor::new(kernel_archive())).await.unwrap();
-        engine
     }
 
     /// The monitors that wait, by pid.

@@ -38,6 +38,16 @@ impl NetError {
         move |source| Self::Kernel { what, source }
     }
 
+    /// A step that this kernel or these rights do not allow says that the host is unfit.
+    pub(super) fn or_unfit(self) -> Self {
+        let lacks = match &self {
+            Self::Rules(_) => true,
+            Self::Kernel { source, .. } => is_lack(source),
+            Self::Unfit(_) | Self::Exhausted(_) | Self::NeverOpen(_) | Self::Gone(_) => false,
+        };
+        if lacks { Self::Unfit(forkd_protocol::error::chain(&self)) } else { self }
+    }
+
     /// Whether that number is taken.
     pub(super) fn is_taken(&self) -> bool {
         matches!(self, Self::Kernel { source, .. } if source.kind() == io::ErrorKind::AlreadyExists)
@@ -63,6 +73,25 @@ impl NetError {
             Self::Gone(_) | Self::Kernel { .. } | Self::Rules(_) => None,
         }
     }
+}
+
+/// Modules, rights, a writable /proc.
+fn is_lack(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(
+            libc::EPERM
+                | libc::EACCES
+                | libc::ENOENT
+                | libc::ENODEV
+                | libc::ENXIO
+                | libc::ENOSYS
+                | libc::EROFS
+                | libc::EOPNOTSUPP
+                | libc::EPROTONOSUPPORT
+                | libc::EAFNOSUPPORT
+        )
+    )
 }
 
 /// Descriptors, memory, namespaces.

@@ -4,6 +4,7 @@
 //! * `network` (this file): the slots of one controller: waiting, lent out, found again, removed;
 //! * `filter`: from a policy to what the kernel's sets hold; `special`: what no policy means by accident;
 //! * `rules`: the nftables rules, loaded once per slot; `netfilter`, `gate`: changing what their sets hold;
+//! * `traffic`: what the kernel counted;
 //! * `dns`: the resolver that guests ask;
 //! * `links`, `netlink`, `namespace`, `tap`, `rate`: the kernel's interfaces.
 //!
@@ -28,17 +29,18 @@ mod special;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod traffic;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use forkd_protocol::rest::NetworkPolicy;
+use forkd_protocol::rest::{NetStats, NetworkPolicy};
 use tokio::runtime::Handle;
 use tracing::warn;
 
 pub use self::addresses::{MOST_SLOTS, VETH_PREFIX};
 pub use self::error::NetError;
-pub use self::lease::Lease;
+pub use self::lease::{Lease, Policing};
 
 use self::dns::Upstream;
 use self::filter::Filter;
@@ -81,6 +83,8 @@ struct State {
     wanted: bool,
     /// The host forwards, and its rules are loaded.
     host_ready: bool,
+    /// A slot was made.
+    proven: bool,
     closed: bool,
 }
 
@@ -114,19 +118,20 @@ impl Network {
             Some(slot) => slot,
             None => self.make()?,
         };
-        let enforced = slot.enforce(policy);
-        let lease = Lease::new(slot, self.clone());
+        let enforced = slot.enforcer().enforce(policy);
+        let before = slot.before();
+        let lease = Lease::new(slot, self.clone(), before);
         // Given back by its guard where the policy is not enforced.
         enforced.map(|()| lease)
     }
 
-    /// The slot of a sandbox that runs, which has this policy; blocks.
+    /// The slot of a sandbox that runs, which has this policy, and what had gone through it [before](Lease::before); blocks.
     ///
     /// # Errors
     /// It is not there.
-    pub fn find(&self, name: &str, policy: &NetworkPolicy) -> Result<Lease, NetError> {
+    pub fn find(&self, name: &str, policy: &NetworkPolicy, before: NetStats) -> Result<Lease, NetError> {
         self.prepare_host()?;
-        let mut lease = Lease::new(Slot::find(&self.inner.common, name, policy)?, self.clone());
+        let mut lease = Lease::new(Slot::find(&self.inner.common, name, policy)?, self.clone(), before);
         lease.keep();
         self.lock().count += 1;
         Ok(lease)
@@ -147,6 +152,14 @@ impl Network {
             }
         }
         first
+    }
+
+    /// Whether slots can be had here: where none ever was, one is made for that; blocks.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn prove(&self) -> Result<(), NetError> {
+        if self.lock().proven { Ok(()) } else { self.fill_one() }
     }
 
     /// Has slots wait from now on, though nobody has asked for one yet.
@@ -190,10 +203,11 @@ impl Network {
         self.prepare_host()?;
         self.reserve()?;
         let made = self.make_reserved();
-        if made.is_err() {
-            self.lock().count -= 1;
+        match &made {
+            Ok(_) => self.lock().proven = true,
+            Err(_) => self.lock().count -= 1,
         }
-        made
+        made.map_err(NetError::or_unfit)
     }
 
     fn reserve(&self) -> Result<(), NetError> {
@@ -261,7 +275,8 @@ impl Network {
         }
         forwarding::check()?;
         forwarding::allow()?;
-        rules::load(&rules::of_host(&self.table()))?;
+        let unfit = |e: NetError| NetError::Unfit(forkd_protocol::error::chain(&e));
+        rules::load(&rules::of_host(&self.table())).map_err(unfit)?;
         state.host_ready = true;
         Ok(())
     }

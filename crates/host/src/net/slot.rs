@@ -13,9 +13,10 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use forkd_protocol::guest::network::{GATEWAY4, GATEWAY6, GUEST4, GUEST6, PREFIX4, PREFIX6};
-use forkd_protocol::rest::NetworkPolicy;
+use forkd_protocol::rest::{NetStats, NetworkPolicy};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
@@ -25,7 +26,7 @@ use super::filter::Filter;
 use super::gate::Gate;
 use super::links::{Links, Veth, number, own_namespace, sysctl};
 use super::netfilter::Netfilter;
-use super::{NetError, namespace, rate, rules, tap};
+use super::{NetError, namespace, rate, rules, tap, traffic};
 
 /// What slots of one controller have in common.
 #[derive(Debug)]
@@ -40,12 +41,22 @@ pub(super) struct Common {
 /// A slot. Dropping it ends its resolver and leaves everything else as it is.
 #[derive(Debug)]
 pub(super) struct Slot {
-    name: String,
     index: u32,
-    gate: Arc<Gate>,
+    enforcer: Arc<Enforcer>,
     resolver: AbortHandle,
     /// Nothing where a monitor has it.
     tap: Option<File>,
+    /// What went through it for others than the one who is to have it.
+    before: NetStats,
+}
+
+/// What of a slot a policy decides about.
+#[derive(Debug)]
+pub(super) struct Enforcer {
+    name: String,
+    gate: Arc<Gate>,
+    /// Its bandwidth may be limited.
+    is_limited: AtomicBool,
 }
 
 /// What is opened in the namespace.
@@ -91,22 +102,59 @@ impl Slot {
         let gate = Arc::new(Gate::new(opened.netfilter, filter.names));
         let serving = dns::serve(opened.sockets, Arc::clone(&gate), Arc::clone(&common.upstream));
         let resolver = common.runtime.spawn(serving).abort_handle();
-        Self { name, index, gate, resolver, tap }
+        // One that is found may have been limited by another controller.
+        let enforcer = Arc::new(Enforcer { name, gate, is_limited: AtomicBool::new(tap.is_none()) });
+        Self { index, enforcer, resolver, tap, before: NetStats::default() }
     }
 
     pub(super) fn name(&self) -> &str {
-        &self.name
+        &self.enforcer.name
+    }
+
+    pub(super) fn before(&self) -> NetStats {
+        self.before
+    }
+
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    pub(super) fn enforcer(&self) -> Arc<Enforcer> {
+        Arc::clone(&self.enforcer)
     }
 
     pub(super) fn take_tap(&mut self) -> Option<File> {
         self.tap.take()
     }
 
+    /// Makes it as it was when it was prepared, for another guest: nothing of the one before passes any more; blocks.
+    pub(super) fn renew(&mut self) -> Result<(), NetError> {
+        self.enforcer.enforce(&NetworkPolicy::from(forkd_protocol::rest::Egress::Deny))?;
+        self.before = traffic::of_slot(self.index).unwrap_or_default();
+        // Only one can have it, so this fails as long as the monitor before is there.
+        self.tap = Some(namespace::within(self.name(), || {
+            tap::open(TAP).map_err(NetError::kernel(format!("opening the tap of {}", self.name())))
+        })?);
+        Ok(())
+    }
+
+    /// Nothing of it is left; blocks.
+    pub(super) fn remove(self) -> Result<(), NetError> {
+        self.resolver.abort();
+        remove(self.name(), self.index)
+    }
+}
+
+impl Enforcer {
     /// From one instant to the next lets out what the policy says. Where that fails what held before holds still, but
     /// for the bandwidth; blocks.
     pub(super) fn enforce(&self, policy: &NetworkPolicy) -> Result<(), NetError> {
         let filter = Filter::of(policy)?;
-        self.limit(policy)?;
+        let limits = policy.upload_kbit.is_some() || policy.download_kbit.is_some();
+        // Entering a namespace takes a thread of its own, so it is not done for nothing.
+        if self.is_limited.fetch_or(limits, Ordering::Relaxed) || limits {
+            self.limit(policy)?;
+        }
         self.gate.enforce(filter).map_err(NetError::kernel(format!("filling the sets of {}", self.name)))
     }
 
@@ -121,22 +169,6 @@ impl Slot {
                 })
                 .map_err(NetError::kernel(format!("limiting the bandwidth of {}", self.name)))
         })
-    }
-
-    /// Makes it as it was when it was prepared, for another guest: nothing of the one before passes any more; blocks.
-    pub(super) fn renew(&mut self) -> Result<(), NetError> {
-        self.enforce(&NetworkPolicy::from(forkd_protocol::rest::Egress::Deny))?;
-        // Only one can have it, so this fails as long as the monitor before is there.
-        self.tap = Some(namespace::within(&self.name, || {
-            tap::open(TAP).map_err(NetError::kernel(format!("opening the tap of {}", self.name)))
-        })?);
-        Ok(())
-    }
-
-    /// Nothing of it is left; blocks.
-    pub(super) fn remove(self) -> Result<(), NetError> {
-        self.resolver.abort();
-        remove(&self.name, self.index)
     }
 }
 

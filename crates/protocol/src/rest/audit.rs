@@ -24,7 +24,11 @@ pub struct AuditLine {
     /// Ids and tags of what came of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub made: Vec<String>,
-    /// `done`, `refused` (4xx), `failed` (5xx), or `abandoned` (the client left before the answer).
+    /// Names of secrets that go on into a snapshot or into children, where `what` says so.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
+    /// `done`, `refused` (4xx), `failed` (5xx), or `abandoned` (the client left before the answer); `asked` where what
+    /// came of it has a line of its own.
     pub outcome: String,
     /// HTTP status; 0 where there was no answer.
     pub status: u16,

@@ -64,6 +64,9 @@ pub struct SnapshotInfoDetail {
     pub kernel: String,
     /// Version of the guest protocol that its agent speaks.
     pub agent_protocol: u32,
+    /// Names of secrets that processes in its memory may have read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
     /// Version of its machine state; absent where that is none of forkd's monitor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_format: Option<u32>,

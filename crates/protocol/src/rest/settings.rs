@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::{Published, ShownSecret};
+
 /// Longest time that can be asked for: a year.
 pub const MAX_LIFETIME_SECS: u64 = 365 * 24 * 3600;
 /// Most entries of `metadata`.
@@ -38,6 +40,10 @@ pub struct SandboxSettings {
     /// Whether traffic to a paused one continues it, for as long as it was last given.
     #[serde(default)]
     pub auto_resume: bool,
+    /// It is paused once nobody has used it for this long, seconds: no call, no open connection, and nothing runs in it
+    /// that was started by a call. With `auto_resume` the next use continues it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_secs: Option<u64>,
 }
 
 /// What of a sandbox's settings everybody may see.
@@ -55,4 +61,13 @@ pub struct ShownSettings {
     /// Whether traffic continues it where it is paused.
     #[serde(default)]
     pub auto_resume: bool,
+    /// After how long without use it is paused, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_timeout_secs: Option<u64>,
+    /// Its ports at addresses of its host.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<Published>,
+    /// Its secrets, without their values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<ShownSecret>,
 }

@@ -60,7 +60,7 @@ pub struct IoStats {
     pub write_ops: u64,
 }
 
-/// Network traffic since the sandbox began, as the guest sees it.
+/// Network traffic since the sandbox began or was last resumed, as the guest sees it, but for what its rules kept back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct NetStats {
     /// Bytes that it received.

@@ -2,7 +2,7 @@
 
 use forkd_protocol::digest::Digest;
 use forkd_protocol::guest::GUEST_VERSION;
-use forkd_protocol::names::{ImageName, KernelName, NameError, Tag};
+use forkd_protocol::names::{ImageName, KernelName, NameError, SecretName, Tag};
 use serde::Deserialize;
 
 use super::BundleError;
@@ -14,6 +14,8 @@ use crate::manifest::{LayerRef, MANIFEST_FORMAT, Manifest};
 
 /// Most layers of memory, or of a disk.
 const MAX_LAYERS: usize = 1024;
+/// Most names of secrets: those of a sandbox and of what it came from.
+const MAX_SECRETS: usize = 1024;
 /// Most vCPUs of a guest.
 const MAX_VCPUS: u32 = 8;
 
@@ -48,6 +50,7 @@ pub(super) fn read(tag: &Tag, text: &str) -> Result<Manifest, BundleError> {
 fn check_names(manifest: &Manifest) -> Result<(), NameError> {
     manifest.image.name.parse::<ImageName>()?;
     manifest.kernel.parse::<KernelName>()?;
+    manifest.secrets.iter().try_for_each(|name| name.parse::<SecretName>().map(drop))?;
     let own = [&manifest.image.hash, &manifest.state_hash];
     let layers = manifest.layers().map(|layer| &layer.hash);
     own.into_iter()
@@ -62,6 +65,9 @@ fn check_sizes(manifest: &Manifest) -> Result<(), &'static str> {
     }
     if manifest.memory_mib == 0 || manifest.memory_mib > MAX_MEMORY_MIB {
         return Err("has an impossible size of memory");
+    }
+    if manifest.secrets.len() > MAX_SECRETS {
+        return Err("names more secrets than are taken");
     }
     if manifest.state_bytes == 0 || manifest.state_bytes > MAX_STATE_BYTES {
         return Err("has an impossible length of machine state");

@@ -58,6 +58,7 @@ impl Store {
             image_hash: manifest.image.hash,
             kernel: manifest.kernel,
             agent_protocol: manifest.agent_protocol,
+            secrets: manifest.secrets.clone(),
             state_format,
         })
     }

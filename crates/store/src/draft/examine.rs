@@ -82,6 +82,8 @@ impl Draft {
             pause_ms: meta.pause_ms,
             workload_pause_ms: meta.workload_pause_ms,
             limits: meta.limits,
+            network: meta.network,
+            secrets: meta.secrets,
             timing: meta.timing,
         };
         Ok(Examined { manifest, state, memory: new_memory, disk: new_disk, akin })

@@ -36,8 +36,10 @@ fn meta(image: &ImageRecord) -> SnapshotMeta {
         pause_ms: Some(1.5),
         workload_pause_ms: None,
         limits: Default::default(),
+        network: None,
         branched_from: None,
         agent_protocol: 1,
+        secrets: Vec::new(),
         below: None,
     }
 }

@@ -37,10 +37,11 @@ pub(crate) const MONITORS: &str =
 /// Lists folders below the store's without the run folders of monitors that wait.
 pub(crate) const LIST: &str = "ls --ignore='wm-*'";
 
-/// Waits until the pool of waiting monitors is full: starting one takes far less than the pause between two looks.
+/// Waits until the pools of waiting monitors and networks are full: starting one takes far less than the pause between two
+/// looks.
 pub(crate) fn full_pool() {
-    let count = || host_sh(&format!("ls {}/run | grep -c ^wm- || true", store_root()));
-    eventually("no more monitors are started", || {
+    let count = || host_sh(&format!("ls {}/run | grep -c ^wm- || true; ls /run/netns | wc -l", store_root()));
+    eventually("no more of them are started", || {
         let before = count();
         thread::sleep(Duration::from_secs(1));
         (count() == before).then_some(())

@@ -109,14 +109,14 @@ fn another_policy_holds_at_once_also_for_open_connections() {
         };
         let mut stream = connect();
         assert!(alive(&mut stream));
-        lease.set_policy(&policy(json!(["203.0.113.10"]))).unwrap();
+        lease.policing().set(&policy(json!(["203.0.113.10"]))).unwrap();
         assert!(alive(&mut stream), "what the new policy allows goes on");
         assert!(!guest.reaches("203.0.113.11", 80));
-        lease.set_policy(&policy(json!("deny"))).unwrap();
+        lease.policing().set(&policy(json!("deny"))).unwrap();
         assert!(!alive(&mut stream));
-        lease.set_policy(&policy(json!("allow"))).unwrap();
+        lease.policing().set(&policy(json!("allow"))).unwrap();
         assert!(alive(&mut connect()));
-        let refused = lease.set_policy(&policy(json!(["198.18.0.0/24"])));
+        let refused = lease.policing().set(&policy(json!(["198.18.0.0/24"])));
         assert!(refused.is_err());
         assert!(guest.reaches("203.0.113.11", 80), "what was refused changed nothing");
     });
@@ -195,7 +195,7 @@ fn bandwidth_is_limited_up_and_down() {
         // One MiB, less what may pass at once, at half a MiB a second.
         let slow = send();
         assert!(slow > Duration::from_millis(1100), "{slow:?}");
-        lease.set_policy(&policy(json!("allow"))).unwrap();
+        lease.policing().set(&policy(json!("allow"))).unwrap();
         let fast = send();
         assert!(fast < slow / 2, "{fast:?} {slow:?}");
     });

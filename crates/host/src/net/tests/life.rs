@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use forkd_protocol::rest::NetStats;
 use serde_json::json;
 
 use super::policy;
@@ -104,17 +105,20 @@ fn a_controller_that_starts_again_finds_its_slots_and_removes_the_others() {
         left.sort();
         assert_eq!(left, [stranger.name(), name.as_str()]);
         assert!(guest.reaches("203.0.113.10", 80), "rules hold while no controller runs");
-        let found = second.find(&name, &kept_policy).unwrap();
+        let found = second.find(&name, &kept_policy, NetStats::default()).unwrap();
         assert!(guest.reaches("203.0.113.10", 80));
         assert!(!guest.reaches("203.0.113.11", 80));
         guest.resolves("example.com", hickory_proto::rr::RecordType::A).unwrap();
         assert!(guest.reaches("203.0.113.11", 80));
-        found.set_policy(&policy(json!("deny"))).unwrap();
+        found.policing().set(&policy(json!("deny"))).unwrap();
         assert!(!guest.reaches("203.0.113.10", 80));
         drop(guest);
         found.give_back();
         second.close();
         assert_eq!(namespace::list("forkd-t-"), Vec::<String>::new());
-        assert!(matches!(second.find("forkd-t-77", &kept_policy), Err(NetError::Gone(_))));
+        assert!(matches!(
+            second.find("forkd-t-77", &kept_policy, NetStats::default()),
+            Err(NetError::Gone(_))
+        ));
     });
 }

@@ -25,9 +25,9 @@ fn with_allow_every_name_resolves_and_with_deny_none() {
             ["2001:db8::10".parse::<std::net::IpAddr>().unwrap()]
         );
         assert_eq!(guest.resolves("nowhere.example", RecordType::A), Err(ResponseCode::NXDomain));
-        lease.set_policy(&policy(json!("deny"))).unwrap();
+        lease.policing().set(&policy(json!("deny"))).unwrap();
         assert_eq!(guest.resolves("example.com", RecordType::A), Err(ResponseCode::Refused));
-        lease.set_policy(&policy(json!(["203.0.113.0/24"]))).unwrap();
+        lease.policing().set(&policy(json!(["203.0.113.0/24"]))).unwrap();
         assert_eq!(guest.resolves("example.com", RecordType::A), Err(ResponseCode::Refused));
     });
 }
@@ -59,7 +59,7 @@ fn listed_names_open_what_they_stand_for_and_no_more() {
         // Neither other name servers nor DNS over TLS.
         assert!(guest.within(|| ask("192.0.2.2:53", "example.com", RecordType::A)).is_none());
         assert!(!guest.reaches("192.0.2.2", 853));
-        lease.set_policy(&policy(json!(["*.example.org"]))).unwrap();
+        lease.policing().set(&policy(json!(["*.example.org"]))).unwrap();
         assert!(!guest.reaches("203.0.113.10", 80), "what an earlier policy's names opened is closed");
     });
 }
