@@ -85,7 +85,7 @@ mod tests {
     fn words_lists_and_json_are_policies() {
         assert_eq!(shown(Some(&policy("deny").unwrap())), "deny");
         let lines = of_file("# mine\n203.0.113.0/24\n\n*.example.com:443 # web\n").unwrap();
-        assert_eq!(lines, r#"["203.0.113.0/24","*.example.com:443"]"#);
+        assert_eq!(lines, r#"["203.0.113.0/24",{"ports":[443],"to":"*.example.com"}]"#);
         assert_eq!(
             of_file(r#"{"egress": "allow", "upload_kbit": 1000}"#).unwrap(),
             r#"{"egress":"allow","upload_kbit":1000}"#
