@@ -23,6 +23,7 @@ impl Engine {
         Network::check_policy(&policy).map_err(NetworkError::from)?;
         let handle = self.find(id)?;
         handle.settled().await;
+        let _turn = handle.settings.network_turn.lock().await;
         let policing = handle.view.borrow().policing.clone();
         let before = handle.settings.look(|s| s.network.clone());
         let Some(before) = before else { return Err(NetworkError::Without(id.to_string()).into()) };

@@ -17,6 +17,8 @@ use crate::publish::Listening;
 pub(crate) struct Keeper {
     now: watch::Sender<Settings>,
     turn: tokio::sync::Mutex<()>,
+    /// Held from writing a policy of its network down until that holds: the last one that is written is the one that holds.
+    pub(crate) network_turn: tokio::sync::Mutex<()>,
     /// Its time is over, and something is being done about that.
     pub(super) ending: AtomicBool,
     /// That failed: not before this, milliseconds since the Unix epoch, again.
@@ -32,6 +34,7 @@ impl Keeper {
         Self {
             now: watch::Sender::new(settings),
             turn: tokio::sync::Mutex::default(),
+            network_turn: tokio::sync::Mutex::default(),
             ending: AtomicBool::default(),
             again_at_ms: AtomicU64::default(),
             activity: Activity::new(),
