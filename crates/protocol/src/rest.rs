@@ -144,7 +144,6 @@ pub struct SandboxInfo {
     pub timing: ForkTiming,
     /// What may leave it; `none` where it has no network, absent where its guest has no network device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub network: Option<NetworkPolicy>,
     /// Whose it is; absent where it belongs to nobody but the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -201,7 +200,6 @@ pub struct CreateSandboxes {
     pub env: BTreeMap<String, String>,
     /// What may leave the children: a word, a list or an object (docs/network.md). Where absent, as for the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub network: Option<NetworkPolicy>,
     /// Whose they are; only an administrator may say so, a tenant's token says it by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -368,7 +366,6 @@ pub struct SnapshotInfo {
     pub timing: SnapshotTiming,
     /// What may leave its children where nobody says otherwise; absent where its guests have no network device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub network: Option<NetworkPolicy>,
     /// Whose it is; absent for shared ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -418,7 +415,6 @@ pub struct CreateSnapshot {
     pub warm_timeout_secs: u64,
     /// What may leave the parent, and its children where they are not told otherwise; `allow` where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
     pub network: Option<NetworkPolicy>,
 }
 

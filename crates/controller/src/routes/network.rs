@@ -15,7 +15,7 @@ use crate::extract::{Json, Name};
 /// tells.
 #[utoipa::path(
     put, path = "/v1/sandboxes/{id}/network", tag = "sandboxes", params(("id" = String, Path)),
-    request_body = Object,
+    request_body = NetworkPolicy,
     responses(
         (status = 200, body = SandboxInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody, description = "it does not run, or was started without a network"),

@@ -277,7 +277,10 @@ pub(crate) async fn all_stats(State(engine): State<Engine>) -> axum::Json<AllSta
 /// What it uses right now
 #[utoipa::path(
     get, path = "/v1/sandboxes/{id}/stats", operation_id = "sandbox_stats", tag = "sandboxes", params(("id" = String, Path)),
-    responses((status = 200, body = SandboxStats), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
+    responses(
+        (status = 200, body = SandboxStats), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody, description = "it does not run")
+    )
 )]
 pub(crate) async fn stats(
     State(engine): State<Engine>,

@@ -6,6 +6,7 @@
 //! `{"to": text, "ports": [443, "8000-8010"], "protocol": "tcp" or "udp"}`.
 
 mod destination;
+mod schema;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
