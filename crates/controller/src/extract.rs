@@ -33,6 +33,11 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     }
 }
 
+/// A JSON body of a type that reads every form by itself: a word, a list, an object.
+#[derive(Debug, FromRequest)]
+#[from_request(via(axum::Json), rejection(ApiError))]
+pub(crate) struct AnyJson<T>(pub(crate) T);
+
 /// A JSON body that may be left out.
 #[derive(Debug)]
 pub(crate) struct MaybeJson<T>(pub(crate) T);

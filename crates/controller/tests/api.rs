@@ -100,6 +100,19 @@ fn numbers_out_of_range_and_empty_commands_are_refused() {
 }
 
 #[test]
+fn a_policy_may_be_a_word_a_list_or_an_object() {
+    let controller = Controller::start();
+    let json = [("content-type", "application/json")];
+    let put = |policy: &str| {
+        controller.send("PUT", "/v1/sandboxes/sb-0-0/network", &json, policy.as_bytes()).status
+    };
+    for policy in [r#""deny""#, r#"["203.0.113.0/24"]"#, r#"{"egress":"deny"}"#] {
+        assert_eq!(put(policy), 404, "{policy}");
+    }
+    assert_eq!(put(r#"["?"]"#), 400);
+}
+
+#[test]
 fn what_is_not_there_is_404() {
     let controller = Controller::start();
     assert_eq!(controller.post("/v1/sandboxes", r#"{"snapshot_tag":"t"}"#).refused(404).code, "not_found");

@@ -62,7 +62,8 @@ fn the_first_child_pays_for_no_other_and_who_takes_too_much_memory_is_ended_for_
     let others: Vec<_> = (0..at_soak("later children", 9, 3)).map(|_| fork()).collect();
     let later: Vec<u64> = others.iter().map(|(_, charged)| *charged).collect();
     let most = later.iter().max().unwrap();
-    assert!(one * 10 <= most * 11, "the first child is charged {one}, later ones {later:?}");
+    // The template is far more than that, and is on nobody's account.
+    assert!(one * 4 <= most * 5, "the first child is charged {one}, later ones {later:?}");
 
     let take = "b = bytearray(100 << 20)\nfor i in range(0, len(b), 4096): b[i] = 1\nlen(b)";
     assert_eq!(beside[0].value(take), 100 << 20);

@@ -6,7 +6,7 @@ use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{ErrorBody, NetworkPolicy, SandboxInfo};
 
 use crate::error::ApiError;
-use crate::extract::{Json, Name};
+use crate::extract::{AnyJson, Name};
 
 /// Change what may leave a sandbox
 ///
@@ -25,7 +25,7 @@ use crate::extract::{Json, Name};
 pub(crate) async fn set(
     State(engine): State<Engine>,
     Name(id): Name<SandboxId>,
-    Json(policy): Json<NetworkPolicy>,
+    AnyJson(policy): AnyJson<NetworkPolicy>,
 ) -> Result<axum::Json<SandboxInfo>, ApiError> {
     Ok(axum::Json(engine.set_network(&id, policy).await?))
 }

@@ -349,8 +349,12 @@ impl Launcher {
     /// account: otherwise the first child would pay for what all of them share. Blocks.
     pub(crate) fn read_in(&self, snapshot: &OpenSnapshot) {
         let memory = |role: &FdRole| matches!(role, FdRole::MemoryBase | FdRole::MemoryUpper);
-        for (_, file) in snapshot.files.iter().filter(|(role, _)| memory(role)) {
-            if let Err(e) = self.read_in_file(file) {
+        let layers = snapshot.files.iter().filter(|(role, _)| memory(role)).map(|(_, file)| file.try_clone());
+        // All of them run the monitor's program, too.
+        let program = std::iter::once_with(|| File::open(&self.program).map(OwnedFd::from));
+        for file in layers.chain(program) {
+            let read = file.map_err(|e| MonitorError::file("open", "a layer".as_ref(), e));
+            if let Err(e) = read.and_then(|file| self.read_in_file(file)) {
                 // It costs the first child some of its limit, and nobody anything else.
                 warn!(snapshot = %snapshot.record.info.tag, error = %chain(&e), "its memory was not read in");
                 return;
@@ -358,9 +362,8 @@ impl Launcher {
         }
     }
 
-    fn read_in_file(&self, file: &OwnedFd) -> Result<(), MonitorError> {
+    fn read_in_file(&self, file: OwnedFd) -> Result<(), MonitorError> {
         let Some(holder) = self.cgroups.holder()? else { return Ok(()) };
-        let file = file.try_clone().map_err(|e| MonitorError::file("open", "a layer".as_ref(), e))?;
         let reading = Command::new(&self.program)
             .arg("read-in")
             .stdin(Stdio::from(file))
