@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::links::sysctl;
+use super::namespace::sysctl;
 use super::{NetError, rules, slot, tap};
 
 /// Whether sandboxes can be given a network here.

@@ -6,7 +6,7 @@
 //! * `rules`: the nftables rules, loaded once per slot; `netfilter`, `gate`: changing what their sets hold;
 //! * `traffic`: what the kernel counted;
 //! * `dns`: the resolver that guests ask;
-//! * `links`, `netlink`, `namespace`, `tap`, `rate`: the kernel's interfaces.
+//! * `namespace`, `tap`, `rate`: the kernel's interfaces, beside what `forkd_netlink` does.
 //!
 //! Nothing is touched before the first slot is asked for. Names tell whose a slot is, so a controller that starts again
 //! finds those of its sandboxes and removes the others.
@@ -18,10 +18,8 @@ mod filter;
 mod forwarding;
 mod gate;
 mod lease;
-mod links;
 mod namespace;
 mod netfilter;
-mod netlink;
 mod rate;
 mod rules;
 mod slot;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -98,4 +98,23 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, NetError> + Send) -> 
             .join()
             .unwrap_or_else(|_| Err(NetError::kernel("work in a namespace")(io::ErrorKind::Other.into())))
     })
+}
+
+/// A knob of this thread's namespace, below /proc/sys/net. One that has the value already is not written.
+pub(super) fn sysctl(name: &str, value: &str) -> io::Result<()> {
+    let path = format!("/proc/sys/net/{name}");
+    if fs::read_to_string(&path)?.trim() == value {
+        return Ok(());
+    }
+    fs::write(path, value)
+}
+
+/// This thread's namespace, to be named to others.
+pub(super) fn own_namespace() -> io::Result<File> {
+    File::open("/proc/thread-self/ns/net")
+}
+
+/// The number by which netlink is told of a namespace.
+pub(super) fn number(namespace: BorrowedFd<'_>) -> RawFd {
+    namespace.as_raw_fd()
 }

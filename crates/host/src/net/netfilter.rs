@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use forkd_netlink::Netlink;
 use netlink_packet_core::DefaultNla;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NetlinkMessage};
 use netlink_packet_netfilter::conntrack::ConntrackMessage;
@@ -15,7 +16,6 @@ use netlink_packet_netfilter::{NetfilterHeader, NetfilterMessage, NetfilterProto
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::filter::{Filter, Opening, is_v4, key, octets};
-use super::netlink::Netlink;
 use super::rules::{ANSWERED, ANSWERED_SERVICES, EXPLICIT, NAMED, TABLE};
 
 /// `NFNL_SUBSYS_NFTABLES`, by which a batch says whom it is for.

@@ -2,11 +2,10 @@
 
 use std::io;
 
+use forkd_netlink::Links;
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_REPLACE};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
-
-use super::links::Links;
 
 /// linux/pkt_sched.h.
 const TCA_TBF_PARMS: u16 = 1;

@@ -20,11 +20,13 @@ use forkd_protocol::rest::{NetStats, NetworkPolicy};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
+use forkd_netlink::{Links, Veth};
+
 use super::addresses::{GATEWAY_MAC, GUEST_MAC, OUT, Outer, TAP, veth};
 use super::dns::{self, Sockets, Upstream};
 use super::filter::Filter;
 use super::gate::Gate;
-use super::links::{Links, Veth, number, own_namespace, sysctl};
+use super::namespace::{number, own_namespace, sysctl};
 use super::netfilter::Netfilter;
 use super::{NetError, namespace, rate, rules, tap, traffic};
 

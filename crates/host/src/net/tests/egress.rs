@@ -9,7 +9,7 @@ use super::policy;
 use super::world::{Guest, HOST4, HOST6, Met, PUBLIC, SPECIAL, World, in_a_world, meet};
 use crate::net::NetError;
 use crate::net::addresses::Outer;
-use crate::net::links::Links;
+use forkd_netlink::Links;
 
 /// Each other sandbox, the host in each of its addresses, itself by way of the host.
 fn what_is_never_reached(other: u32) -> Vec<String> {

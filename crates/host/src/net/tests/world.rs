@@ -24,8 +24,9 @@ use nix::sched::{CloneFlags, unshare};
 use tokio::runtime::Runtime;
 
 use super::super::addresses::GUEST_MAC;
-use super::super::links::{Links, Veth, number, own_namespace};
+use super::super::namespace::{number, own_namespace};
 use super::super::{Lease, NetError, Network, NetworkPlan, namespace, tap};
+use forkd_netlink::{Links, Veth};
 
 /// Ports on which everybody in the outside and the host itself listen.
 const PORTS: [u16; 4] = [80, 443, 853, 8443];

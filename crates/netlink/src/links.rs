@@ -1,9 +1,8 @@
-//! Interfaces, addresses, routes and neighbours of this thread's namespace.
+//! Interfaces, addresses, routes and neighbours of a network namespace (rtnetlink).
 
-use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkMessage, NetlinkPayload,
@@ -23,40 +22,46 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily as SocketFamily, SocketFlags, SocketType, socket_with};
 
-use super::netlink::Netlink;
+use crate::Netlink;
 
 /// Speaks to the namespace in which it was opened.
 #[derive(Debug)]
-pub(super) struct Links {
+pub struct Links {
     netlink: Netlink,
     /// To ask for the numbers of interfaces.
-    probe: std::os::fd::OwnedFd,
+    probe: OwnedFd,
 }
 
 /// Both ends of a veth that is to be made.
 #[derive(Debug)]
-pub(super) struct Veth<'a> {
-    pub(super) name: &'a str,
-    pub(super) mac: [u8; 6],
-    pub(super) peer: &'a str,
-    pub(super) peer_mac: [u8; 6],
-    /// Where the peer is put.
-    pub(super) peer_namespace: RawFd,
+pub struct Veth<'a> {
+    /// This end's name.
+    pub name: &'a str,
+    /// This end's hardware address.
+    pub mac: [u8; 6],
+    /// The other end's name.
+    pub peer: &'a str,
+    /// The other end's hardware address.
+    pub peer_mac: [u8; 6],
+    /// Where the peer is put: a descriptor of its namespace.
+    pub peer_namespace: RawFd,
 }
 
+/// Every call is refused as the kernel refuses it; what is to be there already, and is, is no refusal.
 impl Links {
-    pub(super) fn open() -> io::Result<Self> {
+    /// Of this thread's namespace.
+    pub fn open() -> io::Result<Self> {
         let probe = socket_with(SocketFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(Self { netlink: Netlink::open(NETLINK_ROUTE)?, probe })
     }
 
     /// The number of an interface.
-    pub(super) fn index(&self, name: &str) -> io::Result<u32> {
+    pub fn index(&self, name: &str) -> io::Result<u32> {
         Ok(name_to_index(&self.probe, name)?)
     }
 
     /// Refused where either name is taken.
-    pub(super) fn add_veth(&mut self, veth: &Veth<'_>) -> io::Result<()> {
+    pub fn add_veth(&mut self, veth: &Veth<'_>) -> io::Result<()> {
         let mut peer = LinkMessage::default();
         peer.attributes = vec![
             LinkAttribute::IfName(veth.peer.to_owned()),
@@ -76,7 +81,7 @@ impl Links {
     }
 
     /// Removes an interface; one that is not there is fine.
-    pub(super) fn remove(&mut self, name: &str) -> io::Result<()> {
+    pub fn remove(&mut self, name: &str) -> io::Result<()> {
         let Ok(index) = self.index(name) else { return Ok(()) };
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -87,7 +92,7 @@ impl Links {
     }
 
     /// Brings an interface up, with a hardware address where one is given.
-    pub(super) fn up(&mut self, index: u32, mac: Option<[u8; 6]>) -> io::Result<()> {
+    pub fn up(&mut self, index: u32, mac: Option<[u8; 6]>) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         message.header.flags = LinkFlags::Up;
@@ -97,7 +102,7 @@ impl Links {
     }
 
     /// Gives an interface an address, which is used at once.
-    pub(super) fn add_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
+    pub fn add_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = family(address);
         message.header.prefix_len = prefix;
@@ -112,7 +117,7 @@ impl Links {
     }
 
     /// Sends all that nothing else takes through `gateway`.
-    pub(super) fn add_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
+    pub fn add_default_route(&mut self, index: u32, gateway: IpAddr) -> io::Result<()> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(gateway);
         message.header.table = RouteHeader::RT_TABLE_MAIN;
@@ -125,7 +130,7 @@ impl Links {
     }
 
     /// Fixes who has an address, so that nobody has to be asked and nobody can claim it.
-    pub(super) fn add_neighbour(&mut self, index: u32, address: IpAddr, mac: [u8; 6]) -> io::Result<()> {
+    pub fn add_neighbour(&mut self, index: u32, address: IpAddr, mac: [u8; 6]) -> io::Result<()> {
         let mut message = NeighbourMessage::default();
         message.header.family = family(address);
         message.header.ifindex = index;
@@ -141,7 +146,8 @@ impl Links {
         self.ask(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    pub(super) fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    /// Asks for one change; `flags` beside those of every request.
+    pub fn ask(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         let mut message = NetlinkMessage::from(message);
         message.header.flags = NLM_F_ACK | flags;
         debug_assert!(matches!(message.payload, NetlinkPayload::InnerMessage(_)));
@@ -151,23 +157,4 @@ impl Links {
 
 fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
-}
-
-/// A knob of this thread's namespace, below /proc/sys/net. One that has the value already is not written.
-pub(super) fn sysctl(name: &str, value: &str) -> io::Result<()> {
-    let path = format!("/proc/sys/net/{name}");
-    if fs::read_to_string(&path)?.trim() == value {
-        return Ok(());
-    }
-    fs::write(path, value)
-}
-
-/// This thread's namespace, to be named to others.
-pub(super) fn own_namespace() -> io::Result<fs::File> {
-    fs::File::open("/proc/thread-self/ns/net")
-}
-
-/// The number by which netlink is told of a namespace.
-pub(super) fn number(namespace: BorrowedFd<'_>) -> RawFd {
-    namespace.as_raw_fd()
 }

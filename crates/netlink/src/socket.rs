@@ -9,7 +9,7 @@ use netlink_sys::{Socket, SocketAddr};
 
 /// A socket that speaks one of netlink's protocols, in the namespace of the thread that opened it.
 #[derive(Debug)]
-pub(super) struct Netlink {
+pub struct Netlink {
     socket: Socket,
     sequence: u32,
 }
@@ -17,7 +17,11 @@ pub(super) struct Netlink {
 const ANSWER_ROOM: usize = 64 * 1024;
 
 impl Netlink {
-    pub(super) fn open(protocol: isize) -> io::Result<Self> {
+    /// `protocol` is one of [`netlink_sys::protocols`].
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -26,7 +30,10 @@ impl Netlink {
     }
 
     /// Sends messages as one, and reads what became of each that wants to know. The first refusal is the error.
-    pub(super) fn send<M>(&mut self, messages: Vec<NetlinkMessage<M>>) -> io::Result<()>
+    ///
+    /// # Errors
+    /// The kernel's refusal, or what it answers is no message.
+    pub fn send<M>(&mut self, messages: Vec<NetlinkMessage<M>>) -> io::Result<()>
     where
         M: NetlinkSerializable + NetlinkDeserializable,
     {
