@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use forkd_host::cgroup::{Cgroup, Cgroups};
@@ -42,6 +42,8 @@ pub(crate) struct Launcher {
     bounds: Bounds,
     /// The program that is known to speak our version, so that it is not asked at each fork.
     understood: Mutex<Option<ProgramId>>,
+    /// The program is on nobody's account.
+    program_read_in: Once,
     pool: Pool,
     /// Told when something may have been taken from the pool.
     refill: Arc<Notify>,
@@ -75,7 +77,8 @@ impl Launcher {
         let (understood, pool, refill) = (Mutex::default(), Pool::new(config.waiting), Arc::default());
         let users = Users::new(config.users);
         let cgroups = Cgroups::detect(store.root());
-        Self { store, cgroups, program, users, bounds, understood, pool, refill }
+        let program_read_in = Once::new();
+        Self { store, cgroups, program, users, bounds, understood, program_read_in, pool, refill }
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -346,15 +349,18 @@ impl Launcher {
     }
 
     /// Has the pages of a snapshot's memory read into the host's before the first child touches them, on nobody's
-    /// account: otherwise the first child would pay for what all of them share. Blocks.
+    /// account: otherwise the first child would pay for what all of them share. Likewise, once, the program that every
+    /// monitor runs. Blocks.
     pub(crate) fn read_in(&self, snapshot: &OpenSnapshot) {
         let memory = |role: &FdRole| matches!(role, FdRole::MemoryBase | FdRole::MemoryUpper);
-        let layers = snapshot.files.iter().filter(|(role, _)| memory(role)).map(|(_, file)| file.try_clone());
-        // All of them run the monitor's program, too.
-        let program = std::iter::once_with(|| File::open(&self.program).map(OwnedFd::from));
-        for file in layers.chain(program) {
-            let read = file.map_err(|e| MonitorError::file("open", "a layer".as_ref(), e));
-            if let Err(e) = read.and_then(|file| self.read_in_file(file)) {
+        self.program_read_in.call_once(|| {
+            if let Err(e) = open(&self.program).and_then(|program| self.read_in_file(program.into())) {
+                warn!(error = %chain(&e), "the monitor's program was not read in");
+            }
+        });
+        for (_, file) in snapshot.files.iter().filter(|(role, _)| memory(role)) {
+            let file = file.try_clone().map_err(|e| MonitorError::file("open", "a layer".as_ref(), e));
+            if let Err(e) = file.and_then(|file| self.read_in_file(file)) {
                 // It costs the first child some of its limit, and nobody anything else.
                 warn!(snapshot = %snapshot.record.info.tag, error = %chain(&e), "its memory was not read in");
                 return;
