@@ -43,10 +43,14 @@ pub(crate) async fn resume(
     State(service): State<Service>,
     Name(id): Name<SandboxId>,
 ) -> Result<axum::Json<SandboxInfo>, ApiError> {
+    Ok(axum::Json(resumed(&service, &id).await?))
+}
+
+/// Continues a sandbox where its tenant's quota has room for it.
+pub(crate) async fn resumed(service: &Service, id: &SandboxId) -> Result<SandboxInfo, ApiError> {
     let engine = service.engine();
-    let info = engine.sandbox(&id)?;
-    let room = service.quotas().admit_resume(engine, &info)?;
-    let resumed = engine.resume(&id).await?;
+    let room = service.quotas().admit_resume(engine, &engine.sandbox(id)?)?;
+    let resumed = engine.resume(id).await?;
     drop(room);
-    Ok(axum::Json(resumed))
+    Ok(resumed)
 }

@@ -10,6 +10,7 @@ use forkd_protocol::rest::{
 use forkd_store::{StoreError, WorkspaceRow};
 use http::StatusCode;
 
+use super::pause::resumed;
 use super::sandboxes::forked;
 use crate::access::Caller;
 use crate::audit::Made;
@@ -157,9 +158,7 @@ pub(crate) async fn resume(
     Name(name): Name<WorkspaceName>,
 ) -> Result<axum::Json<WorkspaceInfo>, ApiError> {
     let (row, id) = alive(&service, &caller, &name).await?;
-    let room = service.quotas().admit_resume(service.engine(), &service.engine().sandbox(&id)?)?;
-    service.engine().resume(&id).await?;
-    drop(room);
+    resumed(&service, &id).await?;
     touched(&service, row).await
 }
 

@@ -49,15 +49,8 @@ pub(crate) async fn divert(State(service): State<Service>, mut request: Request,
         Err(gone) => return gone.into_response(),
     };
     signed::verify(engine, &target, &mut request);
-    if !service.hosts().is_own_page(request.headers()) && is_unguarded(engine, &target) {
-        return Gone::foreign_page(&target).into_response();
-    }
-    serve(engine, &target, request).await.unwrap_or_else(IntoResponse::into_response)
-}
-
-/// Whether a request needs nothing but the address to have the agent do what it likes.
-fn is_unguarded(engine: &Engine, target: &Target) -> bool {
-    matches!(target.port, AGENT | INTERPRETER) && engine.access(&target.id).is_ok_and(|access| access.open)
+    let is_own_page = service.hosts().is_own_page(request.headers());
+    serve(engine, &target, request, is_own_page).await.unwrap_or_else(IntoResponse::into_response)
 }
 
 /// Whether a host name, with or without a port, is a sandbox's.
@@ -76,9 +69,14 @@ fn by_token(engine: &Engine, request: &Request) -> Option<Target> {
     of_agent.iter().any(|start| path.starts_with(start)).then_some(Target { id, port: AGENT })
 }
 
-async fn serve(engine: &Engine, target: &Target, mut request: Request) -> Result<Response, Gone> {
+async fn serve(
+    engine: &Engine,
+    target: &Target,
+    mut request: Request,
+    is_own_page: bool,
+) -> Result<Response, Gone> {
     let access = engine.access(&target.id).map_err(|_| Gone::unknown(target))?;
-    admit(&access, target, &request)?;
+    admit(&access, target, &request, is_own_page)?;
     engine.wake_for_traffic(&target.id).await.map_err(|e| Gone::not_running(target, &e))?;
     if matches!(target.port, AGENT | INTERPRETER) {
         if agent::is_reserved(request.uri().path().trim_start_matches('/')) {
@@ -102,12 +100,13 @@ async fn pass(engine: &Engine, target: &Target, request: Request) -> Result<Resp
     Ok(answer.map(Body::new).into_response())
 }
 
-/// Whether the request has what the port asks for.
-fn admit(access: &Access, target: &Target, request: &Request) -> Result<(), Gone> {
+/// Whether the request has what the port asks for. `is_own_page`: no page of anybody else's sends it.
+fn admit(access: &Access, target: &Target, request: &Request, is_own_page: bool) -> Result<(), Gone> {
     let given = |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
     let path = request.uri().path();
     let signed = request.extensions().get::<signed::Verified>().is_some();
     match target.port {
+        AGENT | INTERPRETER if access.open && !is_own_page => Err(Gone::foreign_page(target)),
         // Clients ask for its health without a token.
         AGENT if path == "/health" || signed => Ok(()),
         AGENT => access.admits(given(ACCESS_TOKEN)).then_some(()).ok_or(Gone::no_token(target)),
