@@ -450,6 +450,20 @@ pub struct ExecRequest {
     pub stdin_base64: Option<String>,
 }
 
+impl ExecRequest {
+    /// A command as the image has its processes, bounded in seconds.
+    pub fn of(args: impl IntoIterator<Item: Into<String>>, timeout_secs: u64) -> Self {
+        Self {
+            args: args.into_iter().map(Into::into).collect(),
+            timeout_secs,
+            env: BTreeMap::new(),
+            cwd: None,
+            user: None,
+            stdin_base64: None,
+        }
+    }
+}
+
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ExecResponse {

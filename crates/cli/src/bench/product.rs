@@ -157,14 +157,7 @@ impl<'a> Product<'a> {
 
     /// Asks a new interpreter; how long that took.
     async fn cold(&self, child: &SandboxInfo) -> Result<u64, CliError> {
-        let request = ExecRequest {
-            args: COLD.map(str::to_owned).to_vec(),
-            timeout_secs: TIMEOUT_SECS,
-            env: std::collections::BTreeMap::new(),
-            cwd: None,
-            user: None,
-            stdin_base64: None,
-        };
+        let request = ExecRequest::of(COLD, TIMEOUT_SECS);
         let began = Instant::now();
         let answer: ExecResponse =
             self.session.client.post(&format!("/v1/sandboxes/{}/exec", child.id), &request).await?;

@@ -1,7 +1,7 @@
 //! How much memory there is where the sandboxes run, so that a benchmark stops before it takes all of it.
 
 use crate::client::Client;
-use crate::machine::{self, Dirs, Record, Ssh};
+use crate::machine::{self, Ssh};
 
 /// Left alone: the controller, the kernel and everybody else need some.
 const RESERVE_MIB: u64 = 256;
@@ -20,9 +20,9 @@ pub(super) enum Place {
 impl Place {
     /// Of the controller that `client` speaks to.
     pub(super) fn of(client: &Client) -> Self {
-        let (dirs, endpoint) = (Dirs::from_env(), client.endpoint());
-        let record = Record::running(&dirs).ok().flatten().filter(|r| r.url() == endpoint);
-        match record.map(|r| Ssh::to(&dirs, &r)) {
+        let endpoint = client.endpoint();
+        let found = machine::record_at(&endpoint).ok().flatten();
+        match found.map(|(dirs, record)| Ssh::to(&dirs, &record)) {
             Some(Ok(ssh)) => Self::Machine(ssh),
             Some(Err(_)) => Self::Elsewhere,
             None if is_local(&endpoint) => Self::Here,

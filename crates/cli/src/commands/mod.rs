@@ -44,7 +44,7 @@ pub(crate) mod run;
 mod secret;
 pub(crate) mod serve;
 mod shell;
-mod snapshot;
+pub(crate) mod snapshot;
 mod snapshot_compact;
 mod snapshot_diff;
 mod snapshot_info;

@@ -110,14 +110,7 @@ async fn ask_all(client: &Client, children: &[SandboxInfo]) -> Result<Vec<Child>
 async fn ask(client: &Client, sandbox: &SandboxInfo) -> Result<Child, CliError> {
     let path = |verb: &str| format!("/v1/sandboxes/{}/{verb}", sandbox.id);
     let code = EvalRequest { code: EXPRESSION.to_owned(), timeout_secs: TIMEOUT_SECS };
-    let command = ExecRequest {
-        args: COMMAND.map(str::to_owned).to_vec(),
-        timeout_secs: TIMEOUT_SECS,
-        env: std::collections::BTreeMap::new(),
-        cwd: None,
-        user: None,
-        stdin_base64: None,
-    };
+    let command = ExecRequest::of(COMMAND, TIMEOUT_SECS);
     let eval = client.post(&path("eval"), &code).await?;
     let exec = client.post(&path("exec"), &command).await?;
     let stats = client.get(&path("stats")).await?;

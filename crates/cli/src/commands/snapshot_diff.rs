@@ -1,7 +1,5 @@
 //! `forkd snapshot-diff`.
 
-use std::collections::BTreeMap;
-
 use forkd_protocol::error::ErrorClass;
 use forkd_protocol::names::{SandboxId, Tag};
 use forkd_protocol::rest::{BranchMode, BranchRequest, ExecRequest, ExecResponse, SandboxInfo, SnapshotInfo};
@@ -55,14 +53,7 @@ async fn change(
     let id: Option<SandboxId> = children.first().and_then(|child| child.id.parse().ok());
     let id = id.ok_or_else(|| CliError::local(ErrorClass::Internal, "the controller named no sandbox"))?;
     step.note(&format!("running {}", args.exec));
-    let request = ExecRequest {
-        args: ["/bin/sh", "-c", &args.exec].map(str::to_owned).to_vec(),
-        timeout_secs: args.timeout,
-        env: BTreeMap::new(),
-        cwd: None,
-        user: None,
-        stdin_base64: None,
-    };
+    let request = ExecRequest::of(["/bin/sh", "-c", &args.exec], args.timeout);
     let ran: ExecResponse = client.post(&format!("/v1/sandboxes/{id}/exec"), &request).await?;
     if ran.exit_code != 0 {
         let said = format!("{}{}", ran.stdout, ran.stderr);

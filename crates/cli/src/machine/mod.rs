@@ -33,7 +33,7 @@ pub(crate) use dirs::{Dirs, tail};
 pub(crate) use error::MachineError;
 pub(crate) use qemu::version as qemu_version;
 pub(crate) use record::Record;
-pub(crate) use shell_line::{owner_token, serves, shell_line};
+pub(crate) use shell_line::{owner_token, record_at, serves, shell_line};
 pub(crate) use ssh::Ssh;
 pub(crate) use start::{StartOptions, available_mib, start, total_mib};
 pub(crate) use stop::{remove, stop};

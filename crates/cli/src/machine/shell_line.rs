@@ -4,18 +4,21 @@ use super::{Dirs, MachineError, Record, Ssh, ssh};
 
 /// Runs a line in the machine where that is what serves `endpoint`; false where it is not. An error where the line fails.
 pub(crate) fn shell_line(endpoint: &str, line: &str) -> Result<bool, MachineError> {
-    let dirs = Dirs::from_env();
-    let Some(record) = Record::running(&dirs)?.filter(|record| is_at(&record.url(), endpoint)) else {
-        return Ok(false);
-    };
+    let Some((dirs, record)) = record_at(endpoint)? else { return Ok(false) };
     Ssh::to(&dirs, &record)?.run(line)?;
     Ok(true)
 }
 
 /// Whether the machine is what serves `endpoint`.
 pub(crate) fn serves(endpoint: &str) -> bool {
-    let record = Record::running(&Dirs::from_env()).ok().flatten();
-    record.is_some_and(|record| is_at(&record.url(), endpoint))
+    record_at(endpoint).is_ok_and(|found| found.is_some())
+}
+
+/// The machine that runs and serves `endpoint`, and its folders.
+pub(crate) fn record_at(endpoint: &str) -> Result<Option<(Dirs, Record)>, MachineError> {
+    let dirs = Dirs::from_env();
+    let record = Record::running(&dirs)?.filter(|record| is_at(&record.url(), endpoint));
+    Ok(record.map(|record| (dirs, record)))
 }
 
 /// What its controller knows the machine's owner by: whoever may enter it may do everything there.

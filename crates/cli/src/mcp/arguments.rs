@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use forkd_protocol::rest::DEFAULT_TIMEOUT_SECS;
 use rmcp::schemars::{self, JsonSchema};
 use serde::Deserialize;
 
@@ -9,8 +10,8 @@ fn one() -> u32 {
     1
 }
 
-fn thirty() -> u64 {
-    30
+fn usual() -> u64 {
+    DEFAULT_TIMEOUT_SECS
 }
 
 fn sixty() -> f64 {
@@ -117,7 +118,7 @@ pub(super) struct Exec {
     /// Program and arguments; for a shell line: ["sh", "-c", "…"]
     pub(super) args: Vec<String>,
     /// Kill it and all it started after so many seconds
-    #[serde(default = "thirty")]
+    #[serde(default = "usual")]
     pub(super) timeout_secs: u64,
     /// Working directory
     #[serde(default)]
@@ -134,7 +135,7 @@ pub(super) struct Eval {
     /// A Python expression, or statements; names stay defined for the next call
     pub(super) code: String,
     /// Interrupt it after so many seconds
-    #[serde(default = "thirty")]
+    #[serde(default = "usual")]
     pub(super) timeout_secs: u64,
 }
 

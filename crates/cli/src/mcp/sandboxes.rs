@@ -12,6 +12,7 @@ use rmcp::{tool, tool_router};
 use serde_json::{Value, json};
 
 use super::{Server, answer, arguments};
+use crate::commands::fork::create;
 use crate::error::CliError;
 use crate::parse::percent;
 
@@ -38,7 +39,7 @@ impl Server {
             settings: SandboxSettings { timeout_secs: asked.timeout_secs, ..SandboxSettings::default() },
             ..CreateSandboxes::of(asked.snapshot_tag)
         };
-        answer::many(self.create(&request).await)
+        answer::many(create(&self.client, &request).await)
     }
 
     #[tool(
@@ -52,7 +53,7 @@ impl Server {
             n: asked.n,
             ..CreateSandboxes::of(String::new())
         };
-        answer::many(self.create(&request).await)
+        answer::many(create(&self.client, &request).await)
     }
 
     #[tool(
@@ -78,14 +79,8 @@ impl Server {
         output_schema = answer::object()
     )]
     async fn exec_command(&self, Parameters(asked): Parameters<arguments::Exec>) -> CallToolResult {
-        let request = ExecRequest {
-            args: asked.args,
-            timeout_secs: asked.timeout_secs,
-            env: asked.env,
-            cwd: asked.cwd,
-            user: None,
-            stdin_base64: None,
-        };
+        let plain = ExecRequest::of(asked.args, asked.timeout_secs);
+        let request = ExecRequest { env: asked.env, cwd: asked.cwd, ..plain };
         answer::one(self.exec(&asked.sandbox_id, &request).await)
     }
 
@@ -150,10 +145,6 @@ impl Server {
 }
 
 impl Server {
-    async fn create(&self, request: &CreateSandboxes) -> Result<Vec<SandboxInfo>, CliError> {
-        self.client.post("/v1/sandboxes", request).await
-    }
-
     async fn exec(&self, id: &str, request: &ExecRequest) -> Result<ExecResponse, CliError> {
         self.client.post(&of(id, "/exec"), request).await
     }
@@ -167,14 +158,7 @@ impl Server {
         let within = Duration::try_from_secs_f64(asked.timeout_secs.clamp(0.0, LONGEST_WAIT.as_secs_f64()));
         let within = within.unwrap_or_default();
         let pause = Duration::from_millis(asked.poll_interval_ms.clamp(10, 60_000));
-        let request = ExecRequest {
-            args: ["sh", "-c", TAIL, "sh", &asked.path].map(str::to_owned).to_vec(),
-            timeout_secs: LOOK_SECS,
-            env: Default::default(),
-            cwd: None,
-            user: None,
-            stdin_base64: None,
-        };
+        let request = ExecRequest::of(["sh", "-c", TAIL, "sh", &asked.path], LOOK_SECS);
         loop {
             // A file that is not there yet is one without the marker.
             let seen = self.exec(&asked.sandbox_id, &request).await?.stdout;

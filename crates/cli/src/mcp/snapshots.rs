@@ -1,6 +1,5 @@
 //! Tools for snapshots.
 
-use forkd_protocol::control::CpuModel;
 use forkd_protocol::rest::{BranchMode, BranchRequest, CreateSnapshot, SnapshotInfo, SnapshotInfoDetail};
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::CallToolResult;
@@ -8,11 +7,9 @@ use rmcp::{tool, tool_router};
 use serde_json::json;
 
 use super::{Server, answer, arguments};
+use crate::commands::snapshot::plainly;
 use crate::error::CliError;
 use crate::parse::percent;
-
-/// Bound of a warm-up, seconds.
-const WARM_SECS: u64 = 600;
 
 #[tool_router(router = snapshot_tools, vis = "pub(super)")]
 impl Server {
@@ -44,17 +41,9 @@ impl Server {
         &self,
         Parameters(asked): Parameters<arguments::CreateSnapshot>,
     ) -> CallToolResult {
-        let request = CreateSnapshot {
-            tag: asked.tag,
-            image: asked.image,
-            kernel: asked.kernel,
-            warm: asked.warm,
-            vcpus: asked.vcpus,
-            memory_mib: asked.memory_mib,
-            cpu: CpuModel::default(),
-            warm_timeout_secs: WARM_SECS,
-            network: None,
-        };
+        let plain = plainly(&asked.tag, &asked.image, asked.warm.as_deref());
+        let (kernel, vcpus, memory_mib) = (asked.kernel, asked.vcpus, asked.memory_mib);
+        let request = CreateSnapshot { kernel, vcpus, memory_mib, ..plain };
         answer::one(self.client.post::<_, SnapshotInfo>("/v1/snapshots", &request).await)
     }
 

@@ -115,14 +115,7 @@ async fn eval(kept: &mut Kept<'_>, child: &SandboxInfo) -> Result<Trip, CliError
 }
 
 async fn exec(kept: &mut Kept<'_>, child: &SandboxInfo) -> Result<Trip, CliError> {
-    let request = ExecRequest {
-        args: vec!["true".to_owned()],
-        timeout_secs: TIMEOUT_SECS,
-        env: std::collections::BTreeMap::new(),
-        cwd: None,
-        user: None,
-        stdin_base64: None,
-    };
+    let request = ExecRequest::of(["true"], TIMEOUT_SECS);
     let began = Instant::now();
     let answer: ExecResponse = kept.post(&format!("/v1/sandboxes/{}/exec", child.id), &request).await?;
     let took = micros(began.elapsed());
