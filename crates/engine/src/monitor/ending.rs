@@ -36,7 +36,7 @@ pub(super) fn explain(dir: &RunDir, cgroup: Option<&Cgroup>, ending: Ending) -> 
         known => known,
     };
     if ending == Ending::Signalled(SIGSYS) {
-        return killed_by_filter(dir.noted_user().and_then(refused_call));
+        return killed_by_filter(dir.noted_user().and_then(|(uid, since)| refused_call(uid, since)));
     }
     match last_words(dir) {
         Some(Exit::Shutdown) => "the guest shut down".to_owned(),

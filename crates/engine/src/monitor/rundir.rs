@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use forkd_host::cgroup::{Cgroup, Cgroups};
 use forkd_host::process::{self, Process};
@@ -234,9 +234,11 @@ impl RunDir {
             .map_err(|e| MonitorError::file("write", &path, e))
     }
 
-    /// The user that the noted process is or was.
-    pub(crate) fn noted_user(&self) -> Option<u32> {
-        fs::read_to_string(self.pid_file()).ok()?.split_ascii_whitespace().nth(3)?.parse().ok()
+    /// The user that the noted process is or was, and when that was noted.
+    pub(crate) fn noted_user(&self) -> Option<(u32, SystemTime)> {
+        let noted = fs::metadata(self.pid_file()).and_then(|note| note.modified()).ok()?;
+        let note = fs::read_to_string(self.pid_file()).ok()?;
+        Some((note.split_ascii_whitespace().nth(3)?.parse().ok()?, noted))
     }
 
     /// The process that was noted, where it is still that one.
