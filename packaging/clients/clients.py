@@ -1,7 +1,8 @@
-"""Clients as they come from the registries, unchanged, against a controller: E2B's, and those that speak to servers of tools.
+"""Clients as they come from the registries, unchanged, against a controller: E2B's, forkd's, and those that speak to servers
+of tools.
 
 They are installed once, below `target/clients`, and kept; what is installed is printed. The flows are in flows.py and
-flows.mjs, those of tools in mcp_flows.py. A flow that a client of that age does not have is not in its list.
+flows.mjs, those of forkd's own published client in forkd_flows.py, those of tools in mcp_flows.py. A flow that a client of that age does not have is not in its list.
 """
 
 import importlib.util
@@ -9,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +26,7 @@ MCP = {
     "mcp-newest": (["mcp"], ["handshake", "modern"]),
     "mcp-1": (["mcp<2", "forkd-mcp"], ["handshake"]),
 }
+FORKD = {"forkd": (["forkd"], [])}
 SHOWN = ("e2b", "mcp", "forkd")
 NODE = ["e2b", "@e2b/code-interpreter"]
 
@@ -33,7 +36,7 @@ def install(folder):
     if not (shutil.which("npm") and importlib.util.find_spec("ensurepip")):
         packages = ["nodejs", "npm", "python3-venv"]
         subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], check=True)
-    for name, (packages, _) in [*PYTHON.items(), *MCP.items()]:
+    for name, (packages, _) in [*PYTHON.items(), *MCP.items(), *FORKD.items()]:
         place = folder / name
         if not (place / "complete").exists():
             subprocess.run([sys.executable, "-m", "venv", place], check=True)
@@ -55,6 +58,7 @@ def runs(folder, url, forkd):
     """(command, folder, environment) of each program of flows."""
     yield from e2b_runs(folder, url)
     yield from mcp_runs(folder, url, forkd)
+    yield from forkd_runs(folder, url, forkd)
 
 
 def mcp_runs(folder, url, forkd):
@@ -76,6 +80,14 @@ def mcp_runs(folder, url, forkd):
     finally:
         server.terminate()
         server.wait()
+
+
+def forkd_runs(folder, url, forkd):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    path = f"{Path(forkd).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "FORKD_URL": url, "FORKD_TARGET": f"127.0.0.1:{port}", "PATH": path}
+    yield [folder / "forkd" / "bin/python", HERE / "forkd_flows.py"], HERE, env
 
 
 def e2b_runs(folder, url):

@@ -23,6 +23,7 @@ mod secrets;
 mod session;
 mod signals;
 mod sse;
+mod target;
 mod terminal;
 mod tls;
 mod travel;

@@ -15,6 +15,7 @@
 //!   span      what is logged on behalf of a request says which one it is
 //!   extract   bodies, queries and names out of requests; refusals in the API's own shape
 //!   routes/   one file per noun
+//!   lines/    the TCP protocol of forkd's published client, at an address of each sandbox
 //!   e2b/      the control plane of E2B's clients
 //!   traffic/  what is meant for a sandbox: by headers, by host name, by signed address
 //!   proxy     HTTP and WebSockets to a port of a sandbox
@@ -30,6 +31,7 @@ mod drain;
 mod e2b;
 mod error;
 mod extract;
+mod lines;
 mod list;
 mod listen;
 mod metrics;
@@ -48,6 +50,7 @@ mod upload;
 pub use access::{ChosenToken, Hosts, WeakToken};
 pub use drain::{Drain, Leave};
 pub use error::status_of;
+pub use lines::{Action, GuestPorts, GuestPortsParseError, Outcome, answer as answer_line};
 pub use listen::{Bound, Doors, Listen, ListenParseError, ServeError};
 pub use openapi::{openapi, openapi_json};
 pub use service::{OpenServiceError, Service, ServiceOptions};

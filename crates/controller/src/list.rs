@@ -30,8 +30,12 @@ pub(crate) struct SandboxFilter {
 }
 
 impl SandboxFilter {
-    /// One page of those that fit.
-    pub(crate) fn page(&self, mut all: Vec<SandboxInfo>) -> Result<impl IntoResponse + use<>, ApiError> {
+    /// One page of those that fit, each as `shown` has it.
+    pub(crate) fn page(
+        &self,
+        mut all: Vec<SandboxInfo>,
+        shown: &dyn Fn(SandboxInfo) -> SandboxInfo,
+    ) -> Result<impl IntoResponse + use<>, ApiError> {
         let mut labels = Vec::new();
         for label in self.label.iter().flat_map(|labels| labels.split(',')) {
             let pair = label.split_once('=');
@@ -44,6 +48,7 @@ impl SandboxFilter {
                     .iter()
                     .all(|(key, value)| info.settings.metadata.get(*key).is_some_and(|has| has == value))
         });
+        let all = all.into_iter().map(shown).collect();
         let query = [("tag", &self.tag), ("state", &self.state), ("label", &self.label)];
         cut(all, "/v1/sandboxes", (self.limit, self.after.as_ref()), &query, |info| &info.id)
     }

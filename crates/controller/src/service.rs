@@ -1,6 +1,6 @@
 //! The controller as a whole: an engine, and what stands around it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use axum::extract::FromRef;
 use forkd_engine::{Engine, EngineError};
@@ -11,6 +11,7 @@ use crate::access::{ChosenToken, Hosts, Keyring, Quotas};
 use crate::audit::Log;
 use crate::clock::unix_now;
 use crate::error::ApiError;
+use crate::lines::{GuestPorts, Lines};
 use crate::metrics::Traffic;
 
 /// How many may follow what happens at once.
@@ -25,6 +26,8 @@ pub struct ServiceOptions {
     pub chosen: Option<ChosenToken>,
     /// A token of the controller's owner: it may do everything, and that there is one demands none of others.
     pub owner: Option<ChosenToken>,
+    /// Where published clients reach sandboxes over TCP.
+    pub guest_ports: GuestPorts,
 }
 
 /// Why a service did not open.
@@ -49,18 +52,29 @@ pub enum OpenServiceError {
 /// An engine with tokens, quotas and an audit log. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Service {
-    engine: Engine,
-    around: Arc<Around>,
+    parts: Arc<Parts>,
+}
+
+/// A service that others keep, or have let go of.
+#[derive(Debug, Clone)]
+pub(crate) struct WeakService(Weak<Parts>);
+
+impl WeakService {
+    pub(crate) fn upgrade(&self) -> Option<Service> {
+        self.0.upgrade().map(|parts| Service { parts })
+    }
 }
 
 #[derive(Debug)]
-struct Around {
+struct Parts {
+    engine: Engine,
     hosts: Hosts,
     keyring: Keyring,
     quotas: Arc<Quotas>,
     audit: Log,
     traffic: Traffic,
     followers: Arc<Semaphore>,
+    lines: Lines,
 }
 
 impl Service {
@@ -80,51 +94,70 @@ impl Service {
             let quotas = Arc::new(Quotas::new(store.tenants()?));
             let (hosts, traffic) = (options.hosts, Traffic::default());
             let followers = Arc::new(Semaphore::new(MAX_FOLLOWERS));
-            Ok::<_, OpenServiceError>(Around { hosts, keyring, quotas, audit, traffic, followers })
+            let lines = Lines::new(options.guest_ports);
+            Ok::<_, OpenServiceError>(Parts {
+                engine,
+                hosts,
+                keyring,
+                quotas,
+                audit,
+                traffic,
+                followers,
+                lines,
+            })
         });
-        let around = opening.await.map_err(|_| OpenServiceError::Broken)??;
-        Ok(Self { engine, around: Arc::new(around) })
+        let parts = opening.await.map_err(|_| OpenServiceError::Broken)??;
+        Ok(Self { parts: Arc::new(parts) })
     }
 
     /// The engine.
     pub fn engine(&self) -> &Engine {
-        &self.engine
+        &self.parts.engine
     }
 
     /// Whether there is a token that is good.
     pub fn has_token(&self) -> bool {
-        self.around.keyring.has_good(unix_now())
+        self.parts.keyring.has_good(unix_now())
+    }
+
+    /// A handle that keeps nothing alive.
+    pub(crate) fn downgrade(&self) -> WeakService {
+        WeakService(Arc::downgrade(&self.parts))
+    }
+
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.parts.lines
     }
 
     pub(crate) fn hosts(&self) -> &Hosts {
-        &self.around.hosts
+        &self.parts.hosts
     }
 
     pub(crate) fn keyring(&self) -> &Keyring {
-        &self.around.keyring
+        &self.parts.keyring
     }
 
     pub(crate) fn quotas(&self) -> &Arc<Quotas> {
-        &self.around.quotas
+        &self.parts.quotas
     }
 
     /// Places of those who follow what happens.
     pub(crate) fn followers(&self) -> Arc<Semaphore> {
-        Arc::clone(&self.around.followers)
+        Arc::clone(&self.parts.followers)
     }
 
     pub(crate) fn traffic(&self) -> &Traffic {
-        &self.around.traffic
+        &self.parts.traffic
     }
 
     pub(crate) fn audit(&self) -> &Log {
-        &self.around.audit
+        &self.parts.audit
     }
 }
 
 impl FromRef<Service> for Engine {
     fn from_ref(service: &Service) -> Self {
-        service.engine.clone()
+        service.engine().clone()
     }
 }
 

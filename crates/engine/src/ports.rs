@@ -9,6 +9,14 @@ use crate::error::EngineError;
 use crate::guest::{GuestError, Limits, Tunnel};
 
 impl Engine {
+    /// Resolves when a sandbox is being removed, has ended, or nobody looks after it any more. Holds nothing of it.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn over(&self, id: &SandboxId) -> Result<impl Future<Output = ()> + Send + use<>, EngineError> {
+        Ok(self.find(id)?.removed_or_ended())
+    }
+
     /// Connects to a TCP port of a running sandbox, wherever in it something listens on it.
     ///
     /// # Errors

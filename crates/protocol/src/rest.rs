@@ -116,7 +116,8 @@ pub struct SandboxInfo {
     pub snapshot_id: Option<String>,
     /// Its network namespace, where it has one.
     pub netns: Option<String>,
-    /// Where published clients reach its agent over TCP; empty where it has no network.
+    /// Where forkd's published Python client reaches it, by a protocol of its own, on loopback of its host; empty where a
+    /// token is demanded, which that protocol knows none of.
     pub guest_addr: String,
     /// Seconds since the Unix epoch.
     pub created_at_unix: u64,

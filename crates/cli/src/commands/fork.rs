@@ -14,6 +14,7 @@ use crate::context::Context;
 use crate::error::CliError;
 use crate::parse::{self, KeyValue};
 use crate::secrets::{self, Secret};
+use crate::target::Target;
 use crate::ui;
 
 /// Fork children from a snapshot, or from a running sandbox.
@@ -65,7 +66,8 @@ pub(crate) struct Args {
     /// the child ends
     #[arg(long = "publish", value_name = "[IP:]HOST:GUEST")]
     publish: Vec<Publish>,
-    /// Stay in the foreground this long, or until SIGTERM, then end the children
+    /// Stay in the foreground this long, or until SIGTERM, then end the children. Meanwhile forkd's published Python
+    /// client finds a child that is alone at the address in FORKD_TARGET
     #[arg(long, value_name = "SECONDS")]
     settle_secs: Option<u64>,
 }
@@ -74,13 +76,21 @@ pub(crate) async fn run(args: Args, context: &Context) -> Result<u8, CliError> {
     let client = context.client().await?;
     // Listened to before there are children, so that none outlives an early signal.
     let stop = args.settle_secs.map(Stop::after).transpose()?;
+    let target = if stop.is_some() && args.n == 1 { Target::take().await? } else { None };
     let children = create(&client, &request(&args)).await?;
     context.ui.show(&children, |all| render(all));
     if args.net.policy.is_none() && children.iter().any(is_without_network) {
         context.ui.note("they run without a network, as their snapshot says, or as this host lacks something for one (`forkd doctor`)");
     }
     let Some(stop) = stop else { return Ok(0) };
-    stop.wait().await;
+    let first = children.first().and_then(|child| child.id.parse().ok());
+    match target.zip(first) {
+        Some((target, id)) => tokio::select! {
+            () = stop.wait() => {}
+            () = target.serve(&client, &id) => {}
+        },
+        None => stop.wait().await,
+    }
     end_all(&client, &children).await
 }
 
@@ -101,7 +111,8 @@ fn request(args: &Args) -> CreateSandboxes {
         env: args.env.iter().cloned().map(KeyValue::into_pair).collect(),
         settings: SandboxSettings {
             metadata: args.metadata.iter().cloned().map(KeyValue::into_pair).collect(),
-            timeout_secs: args.timeout_secs,
+            // Also where nobody is left to end them.
+            timeout_secs: args.timeout_secs.or(args.settle_secs),
             on_timeout: if args.pause_at_timeout { OnTimeout::Pause } else { OnTimeout::Kill },
             auto_resume: args.auto_resume || args.idle_timeout_secs.is_some(),
             idle_timeout_secs: args.idle_timeout_secs,

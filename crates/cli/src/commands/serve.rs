@@ -4,8 +4,8 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use forkd_controller::{
-    ChosenToken, Doors, Hosts, Listen, ListenParseError, OpenServiceError, ServeError, Service,
-    ServiceOptions, TlsFiles,
+    ChosenToken, Doors, GuestPorts, GuestPortsParseError, Hosts, Listen, ListenParseError, OpenServiceError,
+    ServeError, Service, ServiceOptions, TlsFiles,
 };
 use forkd_engine::{ConfigError, DEFAULT_WAITING, Engine, EngineConfig, EngineError};
 use forkd_protocol::error::ErrorClass;
@@ -44,6 +44,10 @@ pub(crate) struct Args {
     /// A name, with all below it, by which loopback is reached, beside those of this computer
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
+    /// Ports of loopback at which forkd's published Python client reaches sandboxes: any, off, or a range FIRST-LAST
+    /// (default: any)
+    #[arg(long, value_name = "PORTS")]
+    guest_ports: Option<GuestPorts>,
     /// Folder of images, snapshots and sandboxes (default: /var/lib/forkd)
     #[arg(long, value_name = "DIR", env = "FORKD_ROOT")]
     root: Option<PathBuf>,
@@ -93,6 +97,7 @@ pub(crate) async fn run(args: Args, _context: &Context) -> Result<u8, CliError> 
         hosts: Hosts::new(args.host),
         chosen: args.token_file.as_deref().map(chosen_token).transpose()?,
         owner: args.owner_token_file.as_deref().map(chosen_token).transpose()?,
+        guest_ports: args.guest_ports.or(file.guest_ports()?).unwrap_or_default(),
     };
     let tls = args.tls_cert.zip(args.tls_key).map(|(cert, key)| TlsFiles { cert, key });
     let root = args.root.or_else(|| file.root.clone()).unwrap_or_else(|| DEFAULT_ROOT.into());
@@ -148,6 +153,12 @@ impl From<ConfigFileError> for CliError {
 
 impl From<ListenParseError> for CliError {
     fn from(e: ListenParseError) -> Self {
+        Self::usage(e.to_string())
+    }
+}
+
+impl From<GuestPortsParseError> for CliError {
+    fn from(e: GuestPortsParseError) -> Self {
         Self::usage(e.to_string())
     }
 }

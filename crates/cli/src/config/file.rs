@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forkd_controller::{Drain, Leave};
+use forkd_controller::{Drain, GuestPorts, GuestPortsParseError, Leave};
 use forkd_engine::Admission;
 use forkd_protocol::rest::Limits;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,9 @@ pub(crate) struct File {
     /// Folder of images, snapshots and sandboxes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) root: Option<PathBuf>,
+    /// Where published clients reach sandboxes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    guest_ports: Option<String>,
     /// How many monitors wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) waiting: Option<usize>,
@@ -81,6 +84,11 @@ impl File {
         fits(self.waiting.unwrap_or(0) <= 256, "waiting", "0 to 256")
     }
 
+    /// Where published clients reach sandboxes.
+    pub(crate) fn guest_ports(&self) -> Result<Option<GuestPorts>, GuestPortsParseError> {
+        self.guest_ports.as_deref().map(str::parse).transpose()
+    }
+
     /// How much the host is asked to carry.
     pub(crate) fn admission(&self) -> Admission {
         let (own, usual) = (self.admission, Admission::default());
@@ -113,6 +121,7 @@ impl File {
         Self {
             listen: Some("127.0.0.1:8889".to_owned()),
             root: Some("/var/lib/forkd".into()),
+            guest_ports: Some("any".to_owned()),
             waiting: Some(16),
             limits: Limits {
                 memory_mib: Some(1024),

@@ -84,6 +84,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) authorized_key: &'a Path,
     /// What its controller knows the owner by.
     pub(crate) owner_token: &'a str,
+    /// What its controller is told of ports at which published clients reach sandboxes.
+    pub(crate) guest_ports: &'a str,
 }
 
 /// Debian's cloud kernel and the archive of its modules, both made on first use.
@@ -142,6 +144,7 @@ fn write_to(out: &Path, parts: &Parts<'_>) -> io::Result<()> {
     put(&mut archive, "payload/etc/forkd-machine/host_key", 0o600, parts.host_key)?;
     put(&mut archive, "payload/etc/forkd-machine/authorized_keys", 0o600, parts.authorized_key)?;
     archive.file("payload/etc/forkd-machine/owner_token", 0o600, parts.owner_token.as_bytes())?;
+    archive.file("payload/etc/forkd-machine/guest_ports", 0o644, parts.guest_ports.as_bytes())?;
     for name in PROGRAMS {
         put(&mut archive, &format!("payload/usr/local/bin/{name}"), 0o755, &parts.programs.path(name))?;
     }
@@ -174,6 +177,7 @@ mod tests {
             host_key: &key,
             authorized_key: &public,
             owner_token: "<token>",
+            guest_ports: "<ports>",
         };
         write(&at("initrd"), &parts).unwrap();
         let bytes = fs::read(at("initrd")).unwrap();
@@ -189,6 +193,7 @@ mod tests {
             "payload/etc/inittab\0",
             "<key.pub>",
             "<token>",
+            "<ports>",
         ] {
             assert!(text.contains(wanted), "{wanted}");
         }
@@ -202,7 +207,8 @@ mod tests {
             let words = text.split(|c: char| c.is_whitespace() || "\"')".contains(c));
             for word in words.filter_map(|w| w.strip_prefix("/etc/forkd-machine/")) {
                 let written_at_start =
-                    ["host_key", "authorized_keys", "owner_token", "data-disk"].contains(&word);
+                    ["host_key", "authorized_keys", "owner_token", "guest_ports", "data-disk"]
+                        .contains(&word);
                 let packaged =
                     SCRIPTS.iter().any(|(n, ..)| n.strip_prefix("etc/forkd-machine/") == Some(word));
                 assert!(written_at_start || packaged, "{name} names {word}");

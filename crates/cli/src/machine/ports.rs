@@ -28,9 +28,28 @@ pub(crate) fn any(last: Option<u16>, not: u16) -> Result<u16, MachineError> {
     }
 }
 
+/// Sandboxes of a machine that published clients reach at once.
+const GUESTS: u16 = 32;
+
+/// Ports at which published clients reach sandboxes, the first and the last: others for machines whose API has another
+/// port, and below those that connections out of here have. `None` where somebody listens on one of them.
+pub(crate) fn for_guests(api_port: u16) -> Option<(u16, u16)> {
+    let first = 10_000 + api_port % 700 * GUESTS;
+    let last = first + GUESTS - 1;
+    (first..=last).all(|port| want(port).is_ok()).then_some((first, last))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn machines_have_ports_of_their_own_for_guests_or_none() {
+        let (first, last) = for_guests(8889).unwrap();
+        assert!(for_guests(8899).is_none_or(|(other, _)| last < other));
+        let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, first + 3)).unwrap();
+        assert_eq!(for_guests(8889), None);
+    }
 
     #[test]
     fn a_taken_port_is_refused_and_another_one_found() {

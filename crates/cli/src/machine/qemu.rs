@@ -41,6 +41,8 @@ pub(crate) struct Shape<'a> {
     pub(crate) pid_file: &'a Path,
     pub(crate) api_port: u16,
     pub(crate) ssh_port: u16,
+    /// Ports that are the same here and there: the first and the last.
+    pub(crate) guest_ports: Option<(u16, u16)>,
 }
 
 /// The version of the QEMU at hand.
@@ -87,9 +89,11 @@ fn arguments(shape: &Shape<'_>) -> Vec<OsString> {
     add(&["-device", "virtio-blk-pci,drive=root,serial=forkd-root"]);
     add(&["-device", "virtio-blk-pci,drive=data,serial=forkd-data"]);
     add(&["-device", "virtio-rng-pci", "-device", "virtio-net-pci,netdev=net"]);
-    let ports = [(shape.api_port, GUEST_API), (shape.ssh_port, 22)];
-    let forwarded =
-        ports.map(|(here, there)| format!(",hostfwd=tcp:127.0.0.1:{here}-{GUEST}:{there}")).concat();
+    let same =
+        shape.guest_ports.into_iter().flat_map(|(first, last)| (first..=last).map(|port| (port, port)));
+    let ports = [(shape.api_port, GUEST_API), (shape.ssh_port, 22)].into_iter().chain(same);
+    let forwarded: String =
+        ports.map(|(here, there)| format!(",hostfwd=tcp:127.0.0.1:{here}-{GUEST}:{there}")).collect();
     add(&["-netdev", &format!("user,id=net,ipv6=off{forwarded}")]);
     let mut add_path = |option: &str, before: &str, path: &Path, after: &str| {
         args.push(option.into());
@@ -145,6 +149,7 @@ mod tests {
             pid_file: Path::new("/s,1/qemu.pid"),
             api_port: 8899,
             ssh_port: 40022,
+            guest_ports: Some((20000, 20001)),
         };
         arguments(&shape).into_iter().map(|w| w.into_string().unwrap()).collect()
     }
@@ -159,6 +164,7 @@ mod tests {
             "-nodefaults -no-user-config",
             "tsc=reliable",
             "hostfwd=tcp:127.0.0.1:8899-10.0.2.15:8889,hostfwd=tcp:127.0.0.1:40022-10.0.2.15:22",
+            "hostfwd=tcp:127.0.0.1:20000-10.0.2.15:20000,hostfwd=tcp:127.0.0.1:20001-10.0.2.15:20001",
             "file=/c/root.ext4,readonly=on",
         ] {
             assert!(all.contains(wanted), "{wanted} in {all}");

@@ -21,6 +21,9 @@ pub(crate) struct Plan {
     pub(crate) api_port: u16,
     /// Where its sshd is reached on this computer.
     pub(crate) ssh_port: u16,
+    /// Where published clients reach sandboxes, here and in it: the first port and the last.
+    #[serde(default)]
+    pub(crate) guest_ports: Option<(u16, u16)>,
     /// Its memory.
     pub(crate) memory_mib: u64,
     /// Its processors.
@@ -107,6 +110,7 @@ mod tests {
         let plan = Plan {
             api_port: 8889,
             ssh_port: 40022,
+            guest_ports: Some((20000, 20031)),
             memory_mib: 6144,
             cpus: 2,
             qemu: "10.0.2".into(),

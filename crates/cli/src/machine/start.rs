@@ -117,6 +117,7 @@ fn boot(ui: &Ui, dirs: &Dirs, programs: &Programs, options: &StartOptions) -> Re
     let busybox = tools::static_busybox()?;
     end_orphan(dirs)?;
     let api_port = ports::want(options.api_port)?;
+    let guest_ports = ports::for_guests(api_port);
     let step = ui.step("preparing the machine");
     let (package, modules) = initrd::kernel(dirs, &mut |line| step.note(line))?;
     let root_disk = disks::root_disk(dirs, &mut |line| step.note(line))?;
@@ -131,6 +132,7 @@ fn boot(ui: &Ui, dirs: &Dirs, programs: &Programs, options: &StartOptions) -> Re
         host_key: &host_key,
         authorized_key: &client_key,
         owner_token: &ssh::owner_token(dirs)?,
+        guest_ports: &guest_ports.map_or_else(|| "off".to_owned(), |(first, last)| format!("{first}-{last}")),
     };
     initrd::write(&image, &parts)?;
     step.done("");
@@ -139,6 +141,7 @@ fn boot(ui: &Ui, dirs: &Dirs, programs: &Programs, options: &StartOptions) -> Re
     let plan = Plan {
         api_port,
         ssh_port: ports::any(last, api_port)?,
+        guest_ports,
         memory_mib: memory(options.memory_mib),
         cpus: thread::available_parallelism().map_or(1, usize::from),
         qemu: qemu::version()?,
@@ -208,6 +211,7 @@ fn launch(
         pid_file: &pid_file(dirs),
         api_port: plan.api_port,
         ssh_port: plan.ssh_port,
+        guest_ports: plan.guest_ports,
     };
     let process = qemu::start(&shape, &dirs.file("qemu.log"))?;
     let record = Record::new(plan, process);

@@ -1,12 +1,12 @@
 //! What may leave a sandbox.
 
 use axum::extract::State;
-use forkd_engine::Engine;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{ErrorBody, NetworkPolicy, SandboxInfo};
 
 use crate::error::ApiError;
 use crate::extract::{AnyJson, Name};
+use crate::service::Service;
 
 /// Change what may leave a sandbox
 ///
@@ -23,9 +23,10 @@ use crate::extract::{AnyJson, Name};
     )
 )]
 pub(crate) async fn set(
-    State(engine): State<Engine>,
+    State(service): State<Service>,
     Name(id): Name<SandboxId>,
     AnyJson(policy): AnyJson<NetworkPolicy>,
 ) -> Result<axum::Json<SandboxInfo>, ApiError> {
-    Ok(axum::Json(engine.set_network(&id, policy).await?))
+    let set = service.engine().set_network(&id, policy).await?;
+    Ok(axum::Json(service.with_address(set)))
 }

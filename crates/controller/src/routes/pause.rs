@@ -1,7 +1,6 @@
 //! Taking sandboxes to the disk, and continuing them.
 
 use axum::extract::State;
-use forkd_engine::Engine;
 use forkd_protocol::names::SandboxId;
 use forkd_protocol::rest::{ErrorBody, SandboxInfo};
 
@@ -22,10 +21,11 @@ use crate::service::Service;
     )
 )]
 pub(crate) async fn pause(
-    State(engine): State<Engine>,
+    State(service): State<Service>,
     Name(id): Name<SandboxId>,
 ) -> Result<axum::Json<SandboxInfo>, ApiError> {
-    Ok(axum::Json(engine.pause(&id).await?))
+    let paused = service.engine().pause(&id).await?;
+    Ok(axum::Json(service.with_address(paused)))
 }
 
 /// Continue a paused sandbox
@@ -52,5 +52,5 @@ pub(crate) async fn resumed(service: &Service, id: &SandboxId) -> Result<Sandbox
     let room = service.quotas().admit_resume(engine, &engine.sandbox(id)?)?;
     let resumed = engine.resume(id).await?;
     drop(room);
-    Ok(resumed)
+    Ok(service.with_address(resumed))
 }

@@ -28,13 +28,13 @@ use crate::service::Service;
     responses((status = 200, body = [SandboxInfo]), (status = 400, body = ErrorBody))
 )]
 pub(crate) async fn list(
-    State(engine): State<Engine>,
+    State(service): State<Service>,
     caller: Caller,
     Query(filter): Query<SandboxFilter>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let mut found = engine.sandboxes();
+    let mut found = service.engine().sandboxes();
     found.retain(|info| caller.sees(info));
-    filter.page(found)
+    filter.page(found, &|info| service.with_address(info))
 }
 
 /// Fork children from a snapshot
@@ -56,6 +56,7 @@ pub(crate) async fn create(
     Json(request): Json<CreateSandboxes>,
 ) -> Result<impl IntoResponse, ApiError> {
     let children = forked(&service, &caller, request).await?;
+    let children: Vec<_> = children.into_iter().map(|child| service.with_address(child)).collect();
     let made = axum::Extension(Made(children.iter().map(|child| child.id.clone()).collect()));
     Ok((StatusCode::CREATED, made, axum::Json(children)))
 }
@@ -124,10 +125,10 @@ async fn room(
     responses((status = 200, body = SandboxInfo), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody))
 )]
 pub(crate) async fn get(
-    State(engine): State<Engine>,
+    State(service): State<Service>,
     Name(id): Name<SandboxId>,
 ) -> Result<axum::Json<SandboxInfo>, ApiError> {
-    Ok(axum::Json(engine.sandbox(&id)?))
+    Ok(axum::Json(service.with_address(service.engine().sandbox(&id)?)))
 }
 
 /// End a sandbox

@@ -32,7 +32,8 @@ pub(crate) async fn give(
     Name(id): Name<SandboxId>,
     Json(request): Json<GiveSecretsRequest>,
 ) -> Result<axum::Json<SandboxInfo>, ApiError> {
-    Ok(axum::Json(service.engine().give_secrets(&id, request.secrets).await?))
+    let given = service.engine().give_secrets(&id, request.secrets).await?;
+    Ok(axum::Json(service.with_address(given)))
 }
 
 /// Writes into the audit log that a snapshot of a sandbox with secrets is about to be made on request: before it is

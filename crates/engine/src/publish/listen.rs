@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use super::PublishError;
 use crate::engine::{Engine, Shared};
-use crate::sandbox::{Handle, Life, View};
+use crate::sandbox::{Handle, View, removed_or_ended};
 use crate::settings::Keeper;
 
 /// Connections of one port at once; more wait until one has ended.
@@ -70,8 +70,7 @@ impl Sandbox {
 
     /// Resolves when it is being removed, has ended, or nobody looks after it any more.
     async fn over(&self) {
-        let mut view = self.view.clone();
-        let _ = view.wait_for(|view| matches!(view.life, Life::Stopping | Life::Ended)).await;
+        removed_or_ended(self.view.clone()).await;
     }
 }
 

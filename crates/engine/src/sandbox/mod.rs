@@ -13,7 +13,7 @@ mod turns;
 
 pub(crate) use errand::Errand;
 pub use error::SandboxError;
-pub(crate) use registry::{Handle, Registry, View};
+pub(crate) use registry::{Handle, Registry, View, removed_or_ended};
 pub(crate) use state::Life;
 pub(crate) use task::{Body, Born, Command, Surroundings, Task, span};
 pub(crate) use turns::Turns;

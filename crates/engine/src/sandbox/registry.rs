@@ -109,6 +109,11 @@ impl Registry {
     }
 }
 
+/// As [`Handle::removed_or_ended`], without the handle.
+pub(crate) async fn removed_or_ended(mut view: watch::Receiver<View>) {
+    let _ = view.wait_for(|view| matches!(view.life, Life::Stopping | Life::Ended)).await;
+}
+
 impl View {
     /// Shows which process it is and which network it has, or that it has neither.
     pub(super) fn embody(&mut self, monitor: Option<&Monitor>) {
@@ -167,6 +172,11 @@ impl Handle {
         let moving = |v: &View| matches!(v.life, Life::Starting | Life::Pausing | Life::Resuming);
         // One whose task has ended does not move either.
         let _ = view.wait_for(|v| !moving(v)).await;
+    }
+
+    /// Resolves when it is being removed, has ended, or nobody looks after it any more.
+    pub(crate) fn removed_or_ended(&self) -> impl Future<Output = ()> + Send + use<> {
+        removed_or_ended(self.view.clone())
     }
 
     /// Resolves when it runs no longer, with what to tell whoever waits for its agent.
